@@ -1,0 +1,183 @@
+//! Where C calls Rust: the metadata answer, errors, panics.
+
+use core::any::Any;
+use core::fmt;
+use core::panic::AssertUnwindSafe;
+use std::ffi::CString;
+use std::panic::catch_unwind;
+
+use crate::call::{Call, open};
+use crate::error::{Code, Error};
+use crate::ffi;
+
+/// What a handler promises to the runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits(u32);
+
+impl Traits {
+    /// No promise.
+    pub const NONE: Self = Self(0);
+    /// Every call does the same device work, so the call may be recorded into a CUDA or HIP graph.
+    pub const COMMAND_BUFFER_COMPATIBLE: Self = Self(ffi::TRAIT_COMMAND_BUFFER_COMPATIBLE);
+
+    /// The traits with these bits of `XLA_FFI_Handler_TraitsBits`.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+}
+
+/// Runs `body` on a call, or answers the runtime's metadata query: the whole of a handler.
+///
+/// An error of `body` becomes an `XLA_FFI_Error`; a panic becomes one too and never crosses into C.
+/// A frame so broken that not even an error can be returned ends the process with a message, since to
+/// return at all would claim success and hand out results that were never written.
+///
+/// # Safety
+/// `frame` comes from an XLA runtime, or is made as one would make it: it and all it points to are
+/// as `xla/ffi/api/c_api.h` says, each struct at least as long as its `struct_size`, until this returns.
+pub unsafe fn handle<F>(frame: *mut ffi::CallFrame, traits: Traits, body: F) -> *mut ffi::Error
+where
+    F: FnOnce(&Call<'_>) -> Result<(), Error>,
+{
+    // SAFETY: the same contract.
+    match unsafe { answer(frame, traits, body) } {
+        Ok(error) => error,
+        Err(Unreportable(why)) => {
+            eprintln!("XLA FFI handler: {why}, and the call frame has no way to report it; stopping");
+            std::process::abort();
+        }
+    }
+}
+
+/// An error that cannot be given to the runtime.
+#[derive(Debug)]
+struct Unreportable(Error);
+
+/// # Safety
+/// As for [`handle`].
+unsafe fn answer<F>(frame: *mut ffi::CallFrame, traits: Traits, body: F) -> Result<*mut ffi::Error, Unreportable>
+where
+    F: FnOnce(&Call<'_>) -> Result<(), Error>,
+{
+    // SAFETY: the caller's contract.
+    let call = unsafe { Call::open(frame) };
+    let outcome = match &call {
+        Err(error) => Err(error.clone()),
+        Ok(call) => {
+            // SAFETY: `Call::open` found the frame long enough to have its extensions and its context.
+            if let Some(metadata) = unsafe { metadata_query((*frame).extension_start) } {
+                // SAFETY: a metadata query holds a struct for the handler to write.
+                return unsafe { write_metadata(metadata, traits) }.map(|()| core::ptr::null_mut()).map_err(Unreportable);
+            }
+            catch_unwind(AssertUnwindSafe(|| body(call))).unwrap_or_else(|panic| Err(panic_error(panic)))
+        }
+    };
+    match outcome {
+        Ok(()) => Ok(core::ptr::null_mut()),
+        // SAFETY: the caller's contract.
+        Err(error) => unsafe { report(frame, error) },
+    }
+}
+
+/// The metadata query among the extensions of a frame.
+///
+/// # Safety
+/// `extension` starts a null-terminated list of extensions.
+unsafe fn metadata_query(mut extension: *mut ffi::Extension) -> Option<*mut ffi::Metadata> {
+    while !extension.is_null() {
+        // SAFETY: the caller's contract. A malformed list ends the search: it is no query.
+        let base = unsafe { open(extension.cast_const()) }.ok()?;
+        if base.kind == ffi::EXTENSION_METADATA {
+            // SAFETY: an extension of this type is the start of a `MetadataExtension`.
+            let query = unsafe { open(extension.cast_const().cast::<ffi::MetadataExtension>()) }.ok()?;
+            return Some(query.metadata);
+        }
+        extension = base.next;
+    }
+    None
+}
+
+/// # Safety
+/// `metadata` is null or points to a writable struct as long as its `struct_size`.
+unsafe fn write_metadata(metadata: *mut ffi::Metadata, traits: Traits) -> Result<(), Error> {
+    // SAFETY: the caller's contract; the reference ends before the struct is written.
+    unsafe { open(metadata.cast_const()) }.map(|_: &ffi::Metadata| ())?;
+    let (major, minor) = ffi::API_VERSION;
+    // SAFETY: not null, aligned and long enough (just checked); writable by the caller's contract.
+    let metadata = unsafe { &mut *metadata };
+    metadata.api_version.major_version = major;
+    metadata.api_version.minor_version = minor;
+    metadata.traits = traits.0;
+    Ok(())
+}
+
+/// Makes the runtime's error out of ours.
+///
+/// # Safety
+/// As for [`handle`].
+unsafe fn report(frame: *const ffi::CallFrame, error: Error) -> Result<*mut ffi::Error, Unreportable> {
+    // SAFETY: the caller's contract. The frame may be too short for `Call::open` and yet hold its api.
+    let Some(create) = (unsafe { error_create(frame) }) else {
+        return Err(Unreportable(error));
+    };
+    let message = CString::new(error.message().replace('\0', "\u{fffd}")).unwrap_or_default();
+    let mut args = ffi::ErrorCreateArgs {
+        struct_size: ffi::ErrorCreateArgs::END,
+        extension_start: core::ptr::null_mut(),
+        message: message.as_ptr(),
+        code: error.code().as_c(),
+    };
+    // SAFETY: the runtime's own function, which copies the message.
+    let created = unsafe { create(&raw mut args) };
+    if created.is_null() { Err(Unreportable(error)) } else { Ok(created) }
+}
+
+/// # Safety
+/// As for [`handle`].
+unsafe fn error_create(frame: *const ffi::CallFrame) -> Option<unsafe extern "C" fn(*mut ffi::ErrorCreateArgs) -> *mut ffi::Error> {
+    /// Where a field ends in a struct.
+    macro_rules! end_of {
+        ($type:ty, $field:ident) => {
+            core::mem::offset_of!($type, $field) + size_of::<usize>()
+        };
+    }
+    if frame.is_null() || !frame.is_aligned() {
+        return None;
+    }
+    // SAFETY: a frame starts with its size.
+    if unsafe { (&raw const (*frame).struct_size).read() } < end_of!(ffi::CallFrame, api) {
+        return None;
+    }
+    // SAFETY: the frame is long enough to have it.
+    let api = unsafe { (&raw const (*frame).api).read() };
+    if api.is_null() || !api.is_aligned() {
+        return None;
+    }
+    // SAFETY: an api table starts with its size.
+    if unsafe { (&raw const (*api).struct_size).read() } < end_of!(ffi::Api, error_create) {
+        return None;
+    }
+    // SAFETY: the table is long enough to have it.
+    unsafe { (&raw const (*api).error_create).read() }
+}
+
+fn panic_error(panic: Box<dyn Any + Send>) -> Error {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into());
+    // Dropping what was thrown may panic again, this time across the boundary.
+    core::mem::forget(panic);
+    Error::new(Code::Internal, format!("the handler panicked: {text}"))
+}
+
+impl fmt::Display for Unreportable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests;

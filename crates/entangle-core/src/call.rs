@@ -1,0 +1,365 @@
+//! A call frame, read safely: every size, count, rank and pointer is checked before it is used.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use crate::error::{Code, Error};
+use crate::ffi::{self, Mirror};
+
+/// Opens a mirrored struct if its pointer and its size allow.
+///
+/// # Safety
+/// `ptr` is null, or misaligned, or points to `struct_size` readable bytes that stay unchanged for `'a`,
+/// where `struct_size` is the `usize` at `ptr`.
+pub(crate) unsafe fn open<'a, T: Mirror>(ptr: *const T) -> Result<&'a T, Error> {
+    if ptr.is_null() || !ptr.is_aligned() {
+        return Err(Error::frame(format_args!("the pointer to {} is {ptr:p}", T::NAME)));
+    }
+    // SAFETY: every `Mirror` starts with its `struct_size`, and the caller says that it can be read.
+    let struct_size = unsafe { ptr.cast::<usize>().read() };
+    if struct_size < T::END {
+        return Err(Error::frame(format_args!("{} has {struct_size} bytes, wanted {} or more", T::NAME, T::END)));
+    }
+    // SAFETY: not null, aligned, and long enough; the caller vouches for the bytes and the lifetime. A
+    // struct that ends in padding is padded in C too, so the reference stays within the C object.
+    Ok(unsafe { &*ptr })
+}
+
+/// One call of a handler by XLA.
+pub struct Call<'a> {
+    frame: &'a ffi::CallFrame,
+}
+
+impl<'a> Call<'a> {
+    /// # Safety
+    /// As for [`open`]; and everything that the frame points to is as the C interface says, for `'a`.
+    pub(crate) unsafe fn open(frame: *const ffi::CallFrame) -> Result<Self, Error> {
+        // SAFETY: the same contract.
+        let frame = unsafe { open(frame) }?;
+        Ok(Self { frame })
+    }
+
+    /// An error unless this call is in the EXECUTE stage, the one in which buffers hold data.
+    pub fn expect_execute(&self) -> Result<(), Error> {
+        if self.frame.stage == ffi::STAGE_EXECUTE {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::Unimplemented,
+            format!(
+                "called in stage {} of the XLA FFI, but this handler is for stage {} (EXECUTE) alone; register it as the \"execute\" handler",
+                self.frame.stage,
+                ffi::STAGE_EXECUTE
+            ),
+        ))
+    }
+
+    /// The operands.
+    pub fn args(&self) -> Result<Buffers<'a>, Error> {
+        let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
+        // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
+        unsafe { Buffers::open("operand", "XLA_FFI_Args", struct_size, ffi::Args::END, size, types, items) }
+    }
+
+    /// The results.
+    pub fn rets(&self) -> Result<Buffers<'a>, Error> {
+        let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
+        // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
+        unsafe { Buffers::open("result", "XLA_FFI_Rets", struct_size, ffi::Rets::END, size, types, items) }
+    }
+
+    /// The string attribute of that name, or `None` if there is none.
+    pub fn attr_str(&self, name: &str) -> Result<Option<&'a str>, Error> {
+        let attrs = &self.frame.attrs;
+        let count = usize::try_from(attrs.size).map_err(|_| Error::frame(format_args!("{} attributes", attrs.size)))?;
+        if attrs.struct_size < ffi::Attrs::END || (count > 0 && (attrs.types.is_null() || attrs.names.is_null() || attrs.attrs.is_null())) {
+            return Err(Error::frame("XLA_FFI_Attrs is too short or has null pointers"));
+        }
+        for i in 0..count {
+            // SAFETY: the list has `count` names, and it is not null.
+            let key = unsafe { text(*attrs.names.add(i)) }?;
+            if key != name {
+                continue;
+            }
+            // SAFETY: the list has `count` types, and it is not null.
+            let kind = unsafe { *attrs.types.add(i) };
+            if kind != ffi::ATTR_STRING {
+                return Err(Error::new(
+                    Code::InvalidArgument,
+                    format!("attribute `{name}` has type {kind} of XLA_FFI_AttrType, wanted {} (a string)", ffi::ATTR_STRING),
+                ));
+            }
+            // SAFETY: the list has `count` values; one of type string is a byte span.
+            return unsafe { text((*attrs.attrs.add(i)).cast()) }.map(Some);
+        }
+        Ok(None)
+    }
+
+    /// The stream on which the call runs, of the platform's own type. There is none on the host.
+    pub fn stream(&self) -> Result<NonNull<c_void>, Error> {
+        let wrong_platform = |why: &str| {
+            Error::new(
+                Code::FailedPrecondition,
+                format!("this handler needs a GPU stream and there is none ({why}): it was registered for the wrong platform"),
+            )
+        };
+        // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
+        let api = unsafe { open(self.frame.api) }?;
+        let get = api.stream_get.ok_or_else(|| wrong_platform("the runtime has no XLA_FFI_Stream_Get"))?;
+        let mut args = ffi::StreamGetArgs {
+            struct_size: ffi::StreamGetArgs::END,
+            extension_start: core::ptr::null_mut(),
+            ctx: self.frame.ctx,
+            stream: core::ptr::null_mut(),
+        };
+        // SAFETY: the runtime's own function, with the context that it gave.
+        let error = unsafe { get(&raw mut args) };
+        if !error.is_null() {
+            // SAFETY: the error was just made by this runtime and is owned here.
+            return Err(wrong_platform(&unsafe { take_message(api, error) }));
+        }
+        NonNull::new(args.stream).ok_or_else(|| wrong_platform("the runtime gave a null stream"))
+    }
+}
+
+/// The text of a byte span.
+///
+/// # Safety
+/// `span` is null or points to a byte span whose bytes can be read for `'a`.
+unsafe fn text<'a>(span: *const ffi::ByteSpan) -> Result<&'a str, Error> {
+    if span.is_null() || !span.is_aligned() {
+        return Err(Error::frame("an attribute's name or text is a null pointer"));
+    }
+    // SAFETY: not null and aligned; the caller vouches for the rest.
+    let span = unsafe { *span };
+    if span.len == 0 {
+        return Ok("");
+    }
+    if span.ptr.is_null() {
+        return Err(Error::frame("an attribute's name or text is a null pointer"));
+    }
+    // SAFETY: the runtime says that `len` bytes stand at `ptr`.
+    let bytes = unsafe { core::slice::from_raw_parts(span.ptr.cast::<u8>(), span.len) };
+    core::str::from_utf8(bytes).map_err(|_| Error::frame("an attribute's name or text is not UTF-8"))
+}
+
+/// The message of an error that the runtime returned; frees the error.
+///
+/// # Safety
+/// `error` was made by the runtime behind `api` and belongs to the caller.
+unsafe fn take_message(api: &ffi::Api, error: *mut ffi::Error) -> String {
+    let mut message = String::from("no message");
+    if let Some(details) = api.error_get_details {
+        let mut args = ffi::ErrorGetDetailsArgs {
+            struct_size: ffi::ErrorGetDetailsArgs::END,
+            extension_start: core::ptr::null_mut(),
+            error,
+            message: core::ptr::null(),
+            code: 0,
+        };
+        // SAFETY: the runtime's own function, with its own error.
+        unsafe { details(&raw mut args) };
+        if !args.message.is_null() {
+            // SAFETY: null-terminated, and alive until the error is destroyed below.
+            message = unsafe { CStr::from_ptr(args.message) }.to_string_lossy().into_owned();
+        }
+    }
+    if let Some(destroy) = api.error_destroy {
+        let mut args = ffi::ErrorDestroyArgs {
+            struct_size: ffi::ErrorDestroyArgs::END,
+            extension_start: core::ptr::null_mut(),
+            error,
+        };
+        // SAFETY: the runtime's own function; the error is not used after it.
+        unsafe { destroy(&raw mut args) };
+    }
+    message
+}
+
+/// The operands or the results of a call.
+#[derive(Clone, Copy)]
+pub struct Buffers<'a> {
+    what: &'static str,
+    len: usize,
+    types: *const c_int,
+    items: *const *mut c_void,
+    lifetime: PhantomData<&'a ffi::CallFrame>,
+}
+
+impl<'a> Buffers<'a> {
+    /// # Safety
+    /// If `size` is positive, `types` and `items` are null or point to that many entries, each entry of
+    /// `items` fit for [`open`], all for `'a`.
+    unsafe fn open(
+        what: &'static str,
+        name: &str,
+        struct_size: usize,
+        end: usize,
+        size: i64,
+        types: *const c_int,
+        items: *const *mut c_void,
+    ) -> Result<Self, Error> {
+        if struct_size < end {
+            return Err(Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more")));
+        }
+        let len = usize::try_from(size).map_err(|_| Error::frame(format_args!("{name} says it holds {size} buffers")))?;
+        if len > 0 && (types.is_null() || items.is_null()) {
+            return Err(Error::frame(format_args!("{name} holds {len} buffers and a null pointer to them")));
+        }
+        Ok(Self { what, len, types, items, lifetime: PhantomData })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The buffer at that index.
+    pub fn get(&self, index: usize) -> Result<Buffer<'a>, Error> {
+        if index >= self.len {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!("{} {index} was asked for, but the call has {}: the handler and the lowering do not fit each other", self.what, self.len),
+            ));
+        }
+        // SAFETY: `index` is below `len`, and a list with entries is not null (both checked).
+        let kind = unsafe { *self.types.add(index) };
+        if kind != ffi::ARG_BUFFER {
+            return Err(Error::frame(format_args!("{} {index} has type {kind}, wanted {} (a buffer)", self.what, ffi::ARG_BUFFER)));
+        }
+        // SAFETY: as above.
+        let item = unsafe { *self.items.add(index) };
+        // SAFETY: an entry of type buffer points to a buffer (`Buffers::open`).
+        let buffer = unsafe { open(item.cast_const().cast::<ffi::Buffer>()) }?;
+        if buffer.rank < 0 || (buffer.rank > 0 && buffer.dims.is_null()) {
+            return Err(Error::frame(format_args!(
+                "{} {index} has rank {} and dimensions at {:p}",
+                self.what, buffer.rank, buffer.dims
+            )));
+        }
+        Ok(Buffer { buffer })
+    }
+}
+
+/// One operand or result.
+#[derive(Clone, Copy)]
+pub struct Buffer<'a> {
+    buffer: &'a ffi::Buffer,
+}
+
+impl<'a> Buffer<'a> {
+    /// The value of `xla::PrimitiveType` that names its element type.
+    #[must_use]
+    pub fn dtype(&self) -> i32 {
+        self.buffer.dtype
+    }
+
+    /// Its dimensions.
+    #[must_use]
+    pub fn dims(&self) -> &'a [i64] {
+        let rank = usize::try_from(self.buffer.rank).unwrap_or(0);
+        if rank == 0 {
+            return &[];
+        }
+        // SAFETY: `Buffers::get` checked that the rank is not negative and the pointer not null; the
+        // runtime says that `rank` sizes stand there.
+        unsafe { core::slice::from_raw_parts(self.buffer.dims, rank) }
+    }
+
+    /// How many elements it has.
+    pub fn elements(&self) -> Result<usize, Error> {
+        self.dims()
+            .iter()
+            .try_fold(1_usize, |product, &dim| product.checked_mul(usize::try_from(dim).ok()?))
+            .ok_or_else(|| Error::frame(format_args!("a buffer has dimensions {:?}", self.dims())))
+    }
+
+    /// Where the elements are: on the device for which the handler is registered.
+    #[must_use]
+    pub fn data(&self) -> *mut c_void {
+        self.buffer.data
+    }
+
+    /// A copy of the elements of a buffer in host memory.
+    pub fn read<T: Element>(&self) -> Result<Vec<T>, Error> {
+        let source = self.host_elements::<T>()?;
+        let count = self.elements()?;
+        let mut copy = Vec::with_capacity(count);
+        // SAFETY: `host_elements` checked type, pointer and alignment; the runtime says that `count` elements
+        // stand there, and a fresh vector overlaps with nothing.
+        unsafe { core::ptr::copy_nonoverlapping(source, copy.as_mut_ptr(), count) };
+        // SAFETY: `count` elements were just written, and the capacity is as large.
+        unsafe { copy.set_len(count) };
+        Ok(copy)
+    }
+
+    /// Fills a result in host memory, which must have as many elements as `values`.
+    pub fn write<T: Element>(&self, values: &[T]) -> Result<(), Error> {
+        let target = self.host_elements::<T>()?;
+        let count = self.elements()?;
+        if count != values.len() {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!("the handler has {} values for a result of {self}, wanted {count}", values.len()),
+            ));
+        }
+        // SAFETY: as in `read`; a result is writable memory of the runtime, which no slice of the handler overlaps
+        // because this crate hands out none.
+        unsafe { core::ptr::copy_nonoverlapping(values.as_ptr(), target, count) };
+        Ok(())
+    }
+
+    fn host_elements<T: Element>(&self) -> Result<*mut T, Error> {
+        if self.buffer.dtype != T::DTYPE {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!("a buffer is {self}, wanted elements of type {} of xla::PrimitiveType ({})", T::DTYPE, core::any::type_name::<T>()),
+            ));
+        }
+        let data = self.buffer.data.cast::<T>();
+        // XLA may give null for a buffer without elements; copying none of them needs an aligned pointer all the same.
+        if data.is_null() && self.elements()? == 0 {
+            return Ok(NonNull::dangling().as_ptr());
+        }
+        if data.is_null() || !data.is_aligned() {
+            return Err(Error::frame(format_args!("{self} has its elements at {data:p}")));
+        }
+        Ok(data)
+    }
+}
+
+impl fmt::Display for Buffer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "type {} of xla::PrimitiveType, dimensions {:?}", self.buffer.dtype, self.dims())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type with the same bits as an XLA element type.
+pub trait Element: Copy + sealed::Sealed {
+    /// Its value of `xla::PrimitiveType`.
+    const DTYPE: i32;
+}
+
+macro_rules! elements {
+    ($($type:ty = $dtype:literal),*) => {
+        $(impl sealed::Sealed for $type {}
+        impl Element for $type {
+            const DTYPE: i32 = $dtype;
+        })*
+    };
+}
+
+elements!(i8 = 2, i16 = 3, i32 = 4, i64 = 5, u8 = 6, u16 = 7, u32 = 8, u64 = 9, f32 = 11, f64 = 12);

@@ -1,0 +1,68 @@
+//! The one error type of a handler.
+
+use core::ffi::c_int;
+use std::fmt;
+
+/// What kind of error it is, as an absl status code; XLA prefixes the message with its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Code {
+    /// The caller passed something that the handler does not take.
+    InvalidArgument = 3,
+    /// The program or the system is not in the state that the handler needs.
+    FailedPrecondition = 9,
+    /// The handler does not do what it was asked to do.
+    Unimplemented = 12,
+    /// A contract between the runtime and the handler was broken.
+    Internal = 13,
+    /// Something that the handler needs is not there at the moment.
+    Unavailable = 14,
+}
+
+impl Code {
+    pub(crate) fn as_c(self) -> c_int {
+        self as c_int
+    }
+}
+
+/// An error with a code and a message. The runtime shows the message to the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    code: Code,
+    message: String,
+}
+
+impl Error {
+    /// An error of the given kind.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// A frame that does not hold what the C interface promises.
+    pub(crate) fn frame(what: impl fmt::Display) -> Self {
+        Self::new(
+            Code::Internal,
+            format!("malformed XLA FFI call frame: {what}; the jaxlib that made it is not one this handler was built for"),
+        )
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

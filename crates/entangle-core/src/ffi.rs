@@ -1,0 +1,418 @@
+//! The XLA FFI C interface: the prefix that a handler needs.
+//!
+//! Source: `xla/ffi/api/c_api.h` of <https://github.com/openxla/xla>, shipped in jaxlib under
+//! `jax.ffi.include_dir()`. Every struct starts with its own size, so a reader can tell which fields
+//! the writer knew. The layouts below are the same in FFI API 0.1, 0.2, 0.3 and 0.5; later versions
+//! only append. `ci/abi` compares [`LAYOUT`] with the headers of the jaxlib versions supported.
+
+use core::ffi::{c_char, c_int, c_void};
+
+/// The FFI API version that the handlers report: they use nothing that is newer.
+pub const API_VERSION: (c_int, c_int) = (0, 1);
+
+/// `XLA_FFI_Error`: owned by the runtime, made by [`Api::error_create`].
+#[repr(C)]
+pub struct Error {
+    _opaque: [u8; 0],
+}
+
+/// `XLA_FFI_ExecutionContext`, from 0.5 on `XLA_FFI_InvokeContext`: opaque.
+#[repr(C)]
+pub struct Context {
+    _opaque: [u8; 0],
+}
+
+/// A C struct that starts with its own size.
+///
+/// # Safety
+/// The type is `repr(C)`, its first field is the `usize` named `struct_size` (or a `Mirror` that starts
+/// with it), and every bit pattern of its fields is a value of their types.
+pub(crate) unsafe trait Mirror {
+    /// Its C name, for messages.
+    const NAME: &'static str;
+    /// Where the last mirrored field ends.
+    const END: usize;
+}
+
+/// Declares `repr(C)` structs, and for each the names by which [`LAYOUT`] lists its size and offsets.
+macro_rules! mirror {
+    ($($(#[$meta:meta])* $c_name:literal $name:ident { $($(#[$field_meta:meta])* $c_field:literal $field:ident: $type:ty,)* })*) => {
+        $($(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        })*
+
+        /// Offset of every mirrored field by its C name (`struct.field`), and under the bare name of
+        /// the struct where the mirrored prefix ends.
+        pub const LAYOUT: &[(&str, usize)] = &[
+            $($((concat!($c_name, ".", $c_field), core::mem::offset_of!($name, $field)),)*
+            ($c_name, $name::END),)*
+        ];
+
+        $(impl $name {
+            /// Where the last mirrored field ends: the least `struct_size` that a usable struct has.
+            pub const END: usize = {
+                let mut end = 0;
+                $({
+                    let field_end = core::mem::offset_of!($name, $field) + size_of::<$type>();
+                    if field_end > end { end = field_end; }
+                })*
+                end
+            };
+        }
+
+        // SAFETY: the struct is `repr(C)`, made of integers and pointers, and starts with its `struct_size`.
+        unsafe impl Mirror for $name {
+            const NAME: &'static str = $c_name;
+            const END: usize = $name::END;
+        })*
+    };
+}
+
+mirror! {
+    /// ```c
+    /// struct XLA_FFI_InternalExtension {  // XLA_FFI_Extension_Base before 0.5
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension_Type type;
+    ///   struct XLA_FFI_InternalExtension* next;
+    /// };
+    /// ```
+    "XLA_FFI_InternalExtension" Extension {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// [`EXTENSION_METADATA`] is the only known value.
+        "type" kind: c_int,
+        /// The next extension, or null.
+        "next" next: *mut Extension,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Api_Version {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   int major_version;  // out
+    ///   int minor_version;  // out
+    /// };
+    /// ```
+    "XLA_FFI_Api_Version" ApiVersion {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Written by the handler.
+        "major_version" major_version: c_int,
+        /// Written by the handler.
+        "minor_version" minor_version: c_int,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Metadata {
+    ///   size_t struct_size;
+    ///   XLA_FFI_Api_Version api_version;
+    ///   XLA_FFI_Handler_Traits traits;  // uint32_t
+    ///   // later: XLA_FFI_TypeId state_type_id;
+    /// };
+    /// ```
+    "XLA_FFI_Metadata" Metadata {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// The version that the handler was written against.
+        "api_version" api_version: ApiVersion,
+        /// Bits of `XLA_FFI_Handler_TraitsBits`.
+        "traits" traits: u32,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Metadata_Extension {
+    ///   XLA_FFI_InternalExtension extension_base;
+    ///   XLA_FFI_Metadata* metadata;
+    /// };
+    /// ```
+    "XLA_FFI_Metadata_Extension" MetadataExtension {
+        /// What every extension starts with.
+        "extension_base" base: Extension,
+        /// Filled in by the handler.
+        "metadata" metadata: *mut Metadata,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Error_Create_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   const char* message;
+    ///   XLA_FFI_Error_Code errc;
+    /// };
+    /// ```
+    "XLA_FFI_Error_Create_Args" ErrorCreateArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Null-terminated; copied by the runtime.
+        "message" message: *const c_char,
+        /// An absl status code.
+        "errc" code: c_int,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Error_GetDetails_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_Error* error;
+    ///   const char* message;      // out
+    ///   XLA_FFI_Error_Code errc;  // out
+    /// };
+    /// ```
+    "XLA_FFI_Error_GetDetails_Args" ErrorGetDetailsArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The error asked about.
+        "error" error: *mut Error,
+        /// Written by the runtime; lives as long as the error.
+        "message" message: *const c_char,
+        /// Written by the runtime.
+        "errc" code: c_int,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Error_Destroy_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_Error* error;
+    /// };
+    /// ```
+    "XLA_FFI_Error_Destroy_Args" ErrorDestroyArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The error to free.
+        "error" error: *mut Error,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Stream_Get_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   void* stream;  // out
+    /// };
+    /// ```
+    "XLA_FFI_Stream_Get_Args" StreamGetArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// Written by the runtime: `CUstream`, `hipStream_t`.
+        "stream" stream: *mut c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Buffer {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_DataType dtype;
+    ///   void* data;
+    ///   int64_t rank;
+    ///   int64_t* dims;  // length == rank
+    /// };
+    /// ```
+    "XLA_FFI_Buffer" Buffer {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// A value of `xla::PrimitiveType`.
+        "dtype" dtype: c_int,
+        /// The elements.
+        "data" data: *mut c_void,
+        /// Number of dimensions.
+        "rank" rank: i64,
+        /// `rank` sizes.
+        "dims" dims: *const i64,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   int64_t size;
+    ///   XLA_FFI_ArgType* types;  // length == size
+    ///   void** args;             // length == size
+    /// };
+    /// ```
+    "XLA_FFI_Args" Args {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Number of operands.
+        "size" size: i64,
+        /// [`ARG_BUFFER`] is the only known value.
+        "types" types: *const c_int,
+        /// Pointers to [`Buffer`]s.
+        "args" items: *const *mut c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Rets {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   int64_t size;
+    ///   XLA_FFI_RetType* types;  // length == size
+    ///   void** rets;             // length == size
+    /// };
+    /// ```
+    "XLA_FFI_Rets" Rets {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Number of results.
+        "size" size: i64,
+        /// [`ARG_BUFFER`] is the only known value.
+        "types" types: *const c_int,
+        /// Pointers to [`Buffer`]s.
+        "rets" items: *const *mut c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Attrs {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   int64_t size;
+    ///   XLA_FFI_AttrType* types;   // length == size
+    ///   XLA_FFI_ByteSpan** names;  // length == size
+    ///   void** attrs;              // length == size
+    /// };
+    /// ```
+    "XLA_FFI_Attrs" Attrs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Number of attributes.
+        "size" size: i64,
+        /// [`ATTR_STRING`] and others.
+        "types" types: *const c_int,
+        /// Sorted.
+        "names" names: *const *const ByteSpan,
+        /// A [`ByteSpan`] for a string; other types are not read here.
+        "attrs" attrs: *const *const c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_CallFrame {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   const XLA_FFI_Api* api;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   XLA_FFI_ExecutionStage stage;
+    ///   XLA_FFI_Args args;
+    ///   XLA_FFI_Rets rets;
+    ///   XLA_FFI_Attrs attrs;
+    ///   // later: XLA_FFI_Future* future;
+    /// };
+    /// ```
+    "XLA_FFI_CallFrame" CallFrame {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// The metadata query, or null.
+        "extension_start" extension_start: *mut Extension,
+        /// Functions of the runtime.
+        "api" api: *const Api,
+        /// Opaque, handed back to the runtime.
+        "ctx" ctx: *mut Context,
+        /// [`STAGE_EXECUTE`] is the one in which handlers work.
+        "stage" stage: c_int,
+        /// Operands.
+        "args" args: Args,
+        /// Results.
+        "rets" rets: Rets,
+        /// Attributes.
+        "attrs" attrs: Attrs,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Api {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_Api_Version api_version;
+    ///   const XLA_FFI_InternalApi* internal_api;
+    ///   XLA_FFI_Error_Create* XLA_FFI_Error_Create;
+    ///   XLA_FFI_Error_GetDetails* XLA_FFI_Error_GetDetails;
+    ///   XLA_FFI_Error_Destroy* XLA_FFI_Error_Destroy;
+    ///   XLA_FFI_Handler_Register* XLA_FFI_Handler_Register;
+    ///   XLA_FFI_Stream_Get* XLA_FFI_Stream_Get;
+    ///   // and more
+    /// };
+    /// ```
+    "XLA_FFI_Api" Api {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The version that the runtime speaks.
+        "api_version" api_version: ApiVersion,
+        /// Opaque.
+        "internal_api" internal_api: *const c_void,
+        /// Makes an error that the handler returns.
+        "XLA_FFI_Error_Create" error_create: Option<unsafe extern "C" fn(*mut ErrorCreateArgs) -> *mut Error>,
+        /// Reads an error that the runtime returned.
+        "XLA_FFI_Error_GetDetails" error_get_details: Option<unsafe extern "C" fn(*mut ErrorGetDetailsArgs)>,
+        /// Frees an error that the runtime returned.
+        "XLA_FFI_Error_Destroy" error_destroy: Option<unsafe extern "C" fn(*mut ErrorDestroyArgs)>,
+        /// Not used here.
+        "XLA_FFI_Handler_Register" handler_register: *const c_void,
+        /// Gives the stream on which the call runs.
+        "XLA_FFI_Stream_Get" stream_get: Option<unsafe extern "C" fn(*mut StreamGetArgs) -> *mut Error>,
+    }
+}
+
+/// ```c
+/// typedef struct XLA_FFI_ByteSpan { const char* ptr; size_t len; } XLA_FFI_ByteSpan;
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ByteSpan {
+    /// Not null-terminated.
+    pub ptr: *const c_char,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+/// The type of a handler.
+pub type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut Error;
+
+/// `XLA_FFI_Extension_Metadata`.
+pub const EXTENSION_METADATA: c_int = 1;
+/// `XLA_FFI_ExecutionStage_EXECUTE`.
+pub const STAGE_EXECUTE: c_int = 3;
+/// `XLA_FFI_ArgType_BUFFER` and `XLA_FFI_RetType_BUFFER`.
+pub const ARG_BUFFER: c_int = 1;
+/// `XLA_FFI_AttrType_STRING`.
+pub const ATTR_STRING: c_int = 4;
+/// `XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE`.
+pub const TRAIT_COMMAND_BUFFER_COMPATIBLE: u32 = 1 << 0;
+
+// A call frame holds its args, rets and attrs by value: their sizes can never change without moving what
+// follows, so the mirror is checked here for the 64-bit targets that jaxlib has.
+const _: () = {
+    assert!(size_of::<usize>() == 8, "jaxlib exists for 64-bit targets only");
+    assert!(size_of::<Args>() == 40);
+    assert!(size_of::<Rets>() == 40);
+    assert!(size_of::<Attrs>() == 48);
+    assert!(core::mem::offset_of!(CallFrame, args) == 40);
+    assert!(CallFrame::END == 168);
+    assert!(Buffer::END == 48);
+    assert!(core::mem::offset_of!(Api, error_create) == 48);
+    assert!(core::mem::offset_of!(Api, stream_get) == 80);
+    assert!(Metadata::END == 36);
+    assert!(size_of::<ByteSpan>() == 16);
+};

@@ -1,0 +1,302 @@
+//! A hand-made API table and call frames, to call handlers without a runtime.
+//!
+//! ```
+//! use entangle_core::{Code, Traits, ffi, handle, mock::Frame, pass_through};
+//!
+//! unsafe extern "C" fn handler(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
+//!     // SAFETY: the frame is made by `Frame`.
+//!     unsafe { handle(frame, Traits::NONE, pass_through) }
+//! }
+//!
+//! let mut value = [1.0_f32, 2.0];
+//! let memory = value.as_mut_ptr().cast();
+//! assert_eq!(Frame::new().arg(11, &[2], memory).ret(11, &[2], memory).call(handler), Ok(()));
+//! ```
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr::{null, null_mut};
+use std::ffi::CString;
+
+use crate::Traits;
+use crate::ffi;
+
+/// What a handler's error held: its status code and its message.
+pub type Failure = (i32, String);
+
+/// What the runtime of a frame answers when it is asked for the stream.
+enum Stream {
+    Missing,
+    Fails(String),
+    Is(*mut c_void),
+}
+
+/// What `ctx` of a frame points to.
+struct Context {
+    stream: Stream,
+    asked: usize,
+}
+
+/// What an `XLA_FFI_Error` of this runtime points to.
+struct Error {
+    code: c_int,
+    message: CString,
+}
+
+struct Buffer {
+    dtype: i32,
+    dims: Vec<i64>,
+    data: *mut c_void,
+}
+
+/// A change that is made to a frame just before it is used.
+type Tweak = Box<dyn FnMut(&mut ffi::CallFrame)>;
+
+/// A call frame under construction.
+pub struct Frame {
+    args: Vec<Buffer>,
+    rets: Vec<Buffer>,
+    attrs: Vec<(String, String)>,
+    context: Context,
+    buffer_size: usize,
+    tweaks: Vec<Tweak>,
+}
+
+impl Default for Frame {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Frame {
+    /// A frame of the EXECUTE stage without operands, results, attributes and stream.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            args: Vec::new(),
+            rets: Vec::new(),
+            attrs: Vec::new(),
+            context: Context { stream: Stream::Missing, asked: 0 },
+            buffer_size: size_of::<ffi::Buffer>(),
+            tweaks: Vec::new(),
+        }
+    }
+
+    /// Adds an operand. `data` must stay valid while the frame is called, if the handler reads it.
+    #[must_use]
+    pub fn arg(mut self, dtype: i32, dims: &[i64], data: *mut c_void) -> Self {
+        self.args.push(Buffer { dtype, dims: dims.to_vec(), data });
+        self
+    }
+
+    /// Adds a result. `data` must stay valid while the frame is called, if the handler writes it.
+    #[must_use]
+    pub fn ret(mut self, dtype: i32, dims: &[i64], data: *mut c_void) -> Self {
+        self.rets.push(Buffer { dtype, dims: dims.to_vec(), data });
+        self
+    }
+
+    /// Adds a string attribute.
+    #[must_use]
+    pub fn attr(mut self, name: &str, value: &str) -> Self {
+        self.attrs.push((name.into(), value.into()));
+        self
+    }
+
+    /// The runtime has this stream.
+    #[must_use]
+    pub fn stream(mut self, stream: *mut c_void) -> Self {
+        self.context.stream = Stream::Is(stream);
+        self
+    }
+
+    /// The runtime answers a request for the stream with an error.
+    #[must_use]
+    pub fn stream_fails(mut self, message: &str) -> Self {
+        self.context.stream = Stream::Fails(message.into());
+        self
+    }
+
+    /// Every buffer says that it has this many bytes.
+    #[must_use]
+    pub fn buffer_size(mut self, bytes: usize) -> Self {
+        self.buffer_size = bytes;
+        self
+    }
+
+    /// Changes the finished frame just before the call: sizes, counts, pointers, the stage.
+    #[must_use]
+    pub fn tweak(mut self, change: impl FnMut(&mut ffi::CallFrame) + 'static) -> Self {
+        self.tweaks.push(Box::new(change));
+        self
+    }
+
+    /// How often the stream was asked for.
+    #[must_use]
+    pub fn stream_asked(&self) -> usize {
+        self.context.asked
+    }
+
+    /// Calls a handler.
+    pub fn call(&mut self, handler: ffi::Handler) -> Result<(), Failure> {
+        self.with_frame(|frame| {
+            // SAFETY: the frame is complete, and lives until the handler returns.
+            let error = unsafe { handler(frame) };
+            if error.is_null() {
+                return Ok(());
+            }
+            // SAFETY: the only errors around are those of `error_create` below.
+            let error = unsafe { Box::from_raw(error.cast::<Error>()) };
+            Err((error.code, error.message.to_string_lossy().into_owned()))
+        })
+    }
+
+    /// Builds the C structs, hands them out, and keeps them alive meanwhile.
+    pub fn with_frame<R>(&mut self, use_frame: impl FnOnce(*mut ffi::CallFrame) -> R) -> R {
+        let mut args: Vec<ffi::Buffer> = self.args.iter().map(|b| c_buffer(b, self.buffer_size)).collect();
+        let mut rets: Vec<ffi::Buffer> = self.rets.iter().map(|b| c_buffer(b, self.buffer_size)).collect();
+        let arg_items: Vec<*mut c_void> = args.iter_mut().map(|b| (&raw mut *b).cast()).collect();
+        let ret_items: Vec<*mut c_void> = rets.iter_mut().map(|b| (&raw mut *b).cast()).collect();
+        let buffer_types = vec![ffi::ARG_BUFFER; args.len().max(rets.len())];
+
+        let names: Vec<ffi::ByteSpan> = self.attrs.iter().map(|(name, _)| span(name)).collect();
+        let values: Vec<ffi::ByteSpan> = self.attrs.iter().map(|(_, value)| span(value)).collect();
+        let name_items: Vec<*const ffi::ByteSpan> = names.iter().map(|s| &raw const *s).collect();
+        let value_items: Vec<*const c_void> = values.iter().map(|s| (&raw const *s).cast()).collect();
+        let attr_types = vec![ffi::ATTR_STRING; self.attrs.len()];
+
+        let api = api();
+        let mut frame = ffi::CallFrame {
+            struct_size: size_of::<ffi::CallFrame>(),
+            extension_start: null_mut(),
+            api: &raw const api,
+            ctx: (&raw mut self.context).cast(),
+            stage: ffi::STAGE_EXECUTE,
+            args: ffi::Args {
+                struct_size: size_of::<ffi::Args>(),
+                extension_start: null_mut(),
+                size: c_len(args.len()),
+                types: buffer_types.as_ptr(),
+                items: arg_items.as_ptr(),
+            },
+            rets: ffi::Rets {
+                struct_size: size_of::<ffi::Rets>(),
+                extension_start: null_mut(),
+                size: c_len(rets.len()),
+                types: buffer_types.as_ptr(),
+                items: ret_items.as_ptr(),
+            },
+            attrs: ffi::Attrs {
+                struct_size: size_of::<ffi::Attrs>(),
+                extension_start: null_mut(),
+                size: c_len(attr_types.len()),
+                types: attr_types.as_ptr(),
+                names: name_items.as_ptr(),
+                attrs: value_items.as_ptr(),
+            },
+        };
+        for tweak in &mut self.tweaks {
+            tweak(&mut frame);
+        }
+        use_frame(&raw mut frame)
+    }
+}
+
+/// Asks a handler for its metadata, as a runtime does at registration: its API version and traits.
+pub fn metadata(handler: ffi::Handler) -> ((i32, i32), Traits) {
+    let mut metadata = ffi::Metadata {
+        struct_size: ffi::Metadata::END,
+        api_version: ffi::ApiVersion { struct_size: ffi::ApiVersion::END, extension_start: null_mut(), major_version: -1, minor_version: -1 },
+        traits: u32::MAX,
+    };
+    let mut extension = ffi::MetadataExtension {
+        base: ffi::Extension { struct_size: size_of::<ffi::MetadataExtension>(), kind: ffi::EXTENSION_METADATA, next: null_mut() },
+        metadata: &raw mut metadata,
+    };
+    let start = (&raw mut extension).cast();
+    // A runtime has no API table and no context at hand at that point.
+    let mut frame = Frame::new().tweak(move |frame| {
+        frame.extension_start = start;
+        frame.api = null();
+        frame.ctx = null_mut();
+    });
+    let answer = frame.call(handler);
+    assert_eq!(answer, Ok(()), "a metadata query is never an error");
+    let version = (metadata.api_version.major_version, metadata.api_version.minor_version);
+    (version, Traits::from_bits(metadata.traits))
+}
+
+/// The API table, with the functions that a handler may use.
+#[must_use]
+pub fn api() -> ffi::Api {
+    ffi::Api {
+        struct_size: size_of::<ffi::Api>(),
+        extension_start: null_mut(),
+        api_version: ffi::ApiVersion { struct_size: ffi::ApiVersion::END, extension_start: null_mut(), major_version: 0, minor_version: 5 },
+        internal_api: null(),
+        error_create: Some(error_create),
+        error_get_details: Some(error_get_details),
+        error_destroy: Some(error_destroy),
+        handler_register: null(),
+        stream_get: Some(stream_get),
+    }
+}
+
+unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::Error {
+    // SAFETY: the handler passes a complete struct.
+    let args = unsafe { &*args };
+    // SAFETY: with a null-terminated message.
+    let message = unsafe { CStr::from_ptr(args.message) }.to_owned();
+    Box::into_raw(Box::new(Error { code: args.code, message })).cast()
+}
+
+unsafe extern "C" fn error_get_details(args: *mut ffi::ErrorGetDetailsArgs) {
+    // SAFETY: the handler passes a complete struct.
+    let args = unsafe { &mut *args };
+    // SAFETY: with an error that `error_create` made.
+    let error = unsafe { &*args.error.cast::<Error>() };
+    args.message = error.message.as_ptr();
+    args.code = error.code;
+}
+
+unsafe extern "C" fn error_destroy(args: *mut ffi::ErrorDestroyArgs) {
+    // SAFETY: the handler passes a complete struct.
+    let error = unsafe { (*args).error };
+    // SAFETY: with an error that `error_create` made and that nobody has freed.
+    drop(unsafe { Box::from_raw(error.cast::<Error>()) });
+}
+
+unsafe extern "C" fn stream_get(args: *mut ffi::StreamGetArgs) -> *mut ffi::Error {
+    // SAFETY: the handler passes a complete struct.
+    let args = unsafe { &mut *args };
+    // SAFETY: with the context of the frame.
+    let context = unsafe { &mut *args.ctx.cast::<Context>() };
+    context.asked += 1;
+    match &context.stream {
+        Stream::Missing => {}
+        Stream::Is(stream) => args.stream = *stream,
+        Stream::Fails(message) => {
+            let message = CString::new(message.as_str()).unwrap_or_default();
+            return Box::into_raw(Box::new(Error { code: 9, message })).cast();
+        }
+    }
+    null_mut()
+}
+
+fn c_buffer(buffer: &Buffer, struct_size: usize) -> ffi::Buffer {
+    ffi::Buffer {
+        struct_size,
+        extension_start: null_mut(),
+        dtype: buffer.dtype,
+        data: buffer.data,
+        rank: c_len(buffer.dims.len()),
+        dims: buffer.dims.as_ptr(),
+    }
+}
+
+fn span(text: &str) -> ffi::ByteSpan {
+    ffi::ByteSpan { ptr: text.as_ptr().cast(), len: text.len() }
+}
+
+fn c_len(len: usize) -> i64 {
+    i64::try_from(len).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,54 @@
+//! The body of `entangle`.
+
+use crate::call::{Buffer, Call};
+use crate::error::{Code, Error};
+
+/// Does nothing, after checking that nothing is what has to be done.
+///
+/// The operands are the leaves of the payload and then those of the witnesses; the results are the
+/// leaves of the payload. The program asks XLA to give each result the memory of its operand, so the
+/// value is already in place. Where XLA did not, a handler that returned would hand out memory that
+/// nobody wrote: that is an error, which names the leaf. Elements are never touched.
+pub fn pass_through(call: &Call<'_>) -> Result<(), Error> {
+    call.expect_execute()?;
+    let (args, rets) = (call.args()?, call.rets()?);
+    if rets.is_empty() || rets.len() > args.len() {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            format!(
+                "entangle was called with {} operands and {} results: the results are the leaves of the payload and the operands begin \
+                 with them, so there is at least one result and no more of them than operands",
+                args.len(),
+                rets.len()
+            ),
+        ));
+    }
+    for leaf in 0..rets.len() {
+        let (operand, result) = (args.get(leaf)?, rets.get(leaf)?);
+        if operand.data() != result.data() {
+            not_aliased(leaf, rets.len(), operand, result)?;
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn not_aliased(leaf: usize, leaves: usize, operand: Buffer<'_>, result: Buffer<'_>) -> Result<(), Error> {
+    // Buffers without elements need no memory, and XLA gives them any.
+    if result.elements()? == 0 {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::Internal,
+        format!(
+            "payload leaf {leaf} of {leaves} ({result}) was given memory at {:p} for its result and {:p} for its operand: XLA did not alias \
+             the two, so the result would be garbage. The program must ask for it (`output_operand_aliases` of the custom call); call the \
+             handler through `entangle_jax.entangle` alone",
+            result.data(),
+            operand.data()
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+"""The public function: from pytrees to one native call and back."""
+
+import threading
+from typing import Any, TypeVar
+
+import jax
+
+from entangle_jax import _private
+from entangle_jax._leaves import Operands, path_of, sort_leaves
+from entangle_jax._primitive import entangle_p
+
+P = TypeVar("P")
+
+_private.register_exclusion(__file__)
+
+
+def entangle(payload: P, *witnesses: Any) -> P:
+    """Return `payload`, such that everything that uses it depends, by data, on every witness.
+
+    XLA orders operations by data alone. A native call that reads an object behind a handle and one that
+    changes it share no data, so XLA may merge, drop or swap them. Tie them together: ::
+
+        y = solve(handle, b)                  # reads the factorisation
+        handle = entangle(handle, y)          # whoever uses the handle from here on waits for y
+        handle = refactor(handle, values)     # changes the factorisation: after the solve
+
+    The call is opaque to XLA's optimizer and transparent to all else: it computes nothing, copies nothing that
+    is donated or computed in the program, keeps dtype, weak type, sharding and layout, and may be differentiated,
+    batched, sharded and exported. One native call is made, however many leaves there are.
+
+    Args:
+      payload: a pytree of arrays, of any shape and dtype, PRNG keys and XLA tokens included. Python scalars
+        and numpy arrays become arrays as they do in `jax.numpy`. All leaves move together: each one is ordered after
+        every witness and after the other leaves.
+      *witnesses: pytrees of arrays to wait for, of any shape and dtype. Their values are never looked at and never
+        copied, and they have no derivative. Python scalars and numpy arrays are there already and are ignored.
+
+    Returns:
+      A pytree like `payload`, with the same values bit for bit. Without witnesses, `payload` itself.
+
+    Raises:
+      TypeError: a leaf is not an array.
+      ValueError: outside of `jit`, payload and witnesses are on different devices.
+      jax.errors.UnexpectedTracerError: a leaf comes from a transformation that has ended.
+
+    Warns:
+      OrderingWarning: something cannot be ordered: no witness or no payload has an array leaf, a leaf has
+        no elements, or the platform has no native handler. Outside of `jit` at least once for each signature.
+
+    Outside of `jit` the payload is copied, as is any argument that is not donated: entangle the
+    small array that names a native object, not the large ones beside it.
+    """
+    if not witnesses:
+        return payload
+    if not _private.trace_state_clean():
+        return _call(sort_leaves(payload, witnesses, warn=True))
+    try:
+        result = _eager(payload, witnesses)
+    except (TypeError, ValueError, jax.errors.UnexpectedTracerError) as error:
+        _explain(payload, witnesses, error)
+        raise
+    if _traced.fresh:
+        # Traced for the first time: only now is it worth the time to look at what was passed.
+        _traced.fresh = False
+        sort_leaves(payload, witnesses, warn=True)
+    return result
+
+
+class _Traced(threading.local):
+    fresh = False
+
+
+_traced = _Traced()
+
+
+@jax.jit
+def _eager(payload: Any, witnesses: tuple[Any, ...]) -> Any:
+    """The path outside of transformations: flattening and dispatch happen in C++, tracing once a signature."""
+    _traced.fresh = True
+    return _call(sort_leaves(payload, witnesses, warn=False))
+
+
+def _call(operands: Operands) -> Any:
+    results = operands.payload
+    # A lone leaf that is its own witness has nothing to wait for.
+    if results and (operands.witnesses or (operands.shared and len(results) > 1)):
+        results = entangle_p.bind(*results, *operands.witnesses, n=len(results), shared=operands.shared)
+    return operands.treedef.unflatten([results[place] for place in operands.places])
+
+
+def _explain(payload: Any, witnesses: tuple[Any, ...], error: Exception) -> None:
+    """Raise what jax's error means for this call, if it is about one of its leaves."""
+    sort_leaves(payload, witnesses, warn=False)
+    leaves = [
+        (path_of(role, tree, i), leaf)
+        for role, tree in (("payload", payload), ("witness", witnesses))
+        for i, leaf in enumerate(jax.tree.leaves(tree))
+    ]
+    for where, leaf in leaves:
+        if isinstance(leaf, jax.core.Tracer):
+            raise jax.errors.UnexpectedTracerError(
+                f"entangle: {where} is a tracer ({leaf.aval}) of a transformation that has ended; return it from "
+                "the transformed function instead of keeping it in a variable outside."
+            ) from error
+    devices = {where: leaf.devices() for where, leaf in leaves if isinstance(leaf, jax.Array) and leaf.committed}
+    if len({frozenset(those) for those in devices.values()}) > 1:
+        places = "; ".join(f"{where} on {sorted(map(str, those))}" for where, those in devices.items())
+        raise ValueError(
+            f"entangle: payload and witnesses are on different devices: {places}. XLA orders work within one program, "
+            "which runs on one set of devices: move one of them with `jax.device_put`, or pass as witness "
+            "something that was computed from it on the payload's devices."
+        ) from error

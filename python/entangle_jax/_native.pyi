@@ -1,0 +1,14 @@
+"""The native module: handlers for XLA, and the slots of `entangle_jax.testing`."""
+
+from typing import Any
+
+__version__: str
+
+def targets() -> dict[str, dict[str, Any]]:
+    """`{platform: {target: capsule}}`: every handler in this build, by platform name as jax registers it."""
+
+def slots_reset(value: float) -> None:
+    """Give every slot this value and empty the log."""
+
+def slots_log() -> list[tuple[str, int, float, str | None]]:
+    """`(op, slot, value, label)` of every access since the last reset, in the order in which they ran."""

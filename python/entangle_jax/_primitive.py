@@ -1,0 +1,139 @@
+"""The primitive: operands are the leaves of the payload and then those of the witnesses, results the payload's.
+
+Everything that JAX asks of a primitive stands here, in the order in which JAX asks for it.
+"""
+
+from typing import Any
+
+import jax
+from jax.interpreters import ad, batching, mlir
+
+from entangle_jax import _partitioning, _private
+from entangle_jax._leaves import warn_user
+
+TARGET = "entangle"
+"""The name of the native target. Part of exported programs: it never changes."""
+
+NATIVE_PLATFORMS = ("cpu", "cuda", "rocm")
+"""Platforms, as JAX names them in lowering, that have a native handler."""
+
+# `n`: how many operands are payload. `shared`: which of those are witnesses as well.
+entangle_p = _private.Primitive("entangle")
+entangle_p.multiple_results = True
+
+
+# Evaluation outside of `jit`, as under an eager `vmap` or `grad`.
+def _impl(*operands: Any, n: int, shared: tuple[int, ...]) -> list[Any]:
+    with jax.disable_jit(False):  # or this would call itself
+        return _jitted(*operands, n=n, shared=shared)
+
+
+_jitted = jax.jit(entangle_p.bind, static_argnames=("n", "shared"))
+entangle_p.def_impl(_impl)
+
+
+# Dtype, weak type, sharding, memory space, varying axes: all are the payload's.
+@entangle_p.def_abstract_eval
+def _abstract_eval(*avals: Any, n: int, shared: tuple[int, ...]) -> list[Any]:
+    del shared
+    return list(avals[:n])
+
+
+# Lowering: one custom call, each result in the memory of its operand, layouts left to XLA.
+def _lower_natively(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
+    del shared
+    rule = _partitioning.sharding_rule(operands, n)
+    lowering = jax.ffi.ffi_lowering(
+        TARGET,
+        operand_output_aliases={i: i for i in range(n) if ctx.avals_in[i] is not _private.abstract_token},
+        skip_ffi_layout_processing=True,
+        extra_attributes={} if rule is None else {"sdy.sharding_rule": rule},
+    )
+    return lowering(ctx, *operands)
+
+
+def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
+    del shared
+    platforms = ctx.platforms or ctx.module_context.platforms
+    warn_user(
+        f"no native handler for {', '.join(platforms)}, so `jax.lax.optimization_barrier` stands in for it there. "
+        "A compiler may remove that before it schedules: check the order of native calls in the compiled program"
+    )
+    return mlir.lower_fun(lambda *values: jax.lax.optimization_barrier(values)[:n], multiple_results=True)(ctx, *operands)
+
+
+mlir.register_lowering(entangle_p, _lower_to_barrier)
+for _platform in NATIVE_PLATFORMS:
+    mlir.register_lowering(entangle_p, _lower_natively, platform=_platform)
+
+
+# Batching: every operand keeps its own axis, since nothing looks inside.
+def _batch(operands: Any, dims: Any, *, n: int, shared: tuple[int, ...]) -> Any:
+    return entangle_p.bind(*operands, n=n, shared=shared), list(dims[:n])
+
+
+batching.primitive_batchers[entangle_p] = _batch
+
+
+# Forward mode: the tangent is ordered as the payload is. Zeros stay symbolic, and a witness has no derivative.
+def _jvp(primals: Any, tangents: Any, *, n: int, shared: tuple[int, ...]) -> Any:
+    out = entangle_p.bind(*primals, n=n, shared=shared)
+    tangents_out = list(tangents[:n])
+    live = [i for i, tangent in enumerate(tangents_out) if type(tangent) is not ad.Zero]
+    if live:
+        # A leaf that is a witness as well is waited for as it comes out: its operand's memory is the result's now.
+        witnesses = [*primals[n:], *(out[i] for i in shared)]
+        moved = entangle_p.bind(*(tangents_out[i] for i in live), *witnesses, n=len(live), shared=())
+        for i, tangent in zip(live, moved, strict=True):
+            tangents_out[i] = tangent
+    return out, tangents_out
+
+
+ad.primitive_jvps[entangle_p] = _jvp
+
+
+# Linearization: for reverse mode the linear map is the identity and holds nothing of the witnesses.
+def _linearize(for_reverse: bool, nonzeros: Any, *primals: Any, n: int, shared: tuple[int, ...]) -> Any:  # noqa: FBT001
+    params = {"n": n, "shared": shared}
+    if not for_reverse:
+        return _private.linearize_from_jvp_rule(entangle_p, for_reverse, nonzeros, *primals, **params)
+    # What a rule returns has grown from 4 values to 5 between jax 0.10 and 0.11, but for all of them it is first the results,
+    # then which of them have tangents, and last the linear map: take the rest, which is empty, from JAX itself.
+    out, _, *residuals, _ = _private.linearize_from_jvp_rule(
+        entangle_p, for_reverse, [False] * len(primals), *primals, **params
+    )
+    return out, list(nonzeros[:n]), *residuals, lambda *args: list(args[-len(primals) :][:n])
+
+
+_private.primitive_linearizations[entangle_p] = _linearize
+
+
+# Transposition: the cotangent of the payload passes untouched.
+def _transpose(cotangents: Any, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
+    del shared
+    return [
+        None if not ad.is_undefined_primal(operand) else cotangents[i] if i < n else ad.Zero(operand.aval)
+        for i, operand in enumerate(operands)
+    ]
+
+
+ad.primitive_transposes[entangle_p] = _transpose
+
+
+# `jax.checkpoint`: what is unknown to its forward pass is a tangent, on its way to be transposed; as in `_linearize`
+# it is to hold no witness. What is known is kept or computed again as the policy says.
+def _checkpoint(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
+    n = eqn.params["n"]
+    if any(unknown):
+        keep = len(eqn.invars) if not any(unknown[:n]) else n
+        known, staged = None, eqn.replace(invars=eqn.invars[:keep])
+    else:
+        saved = saveable(eqn.primitive, *(v.aval for v in eqn.invars), **eqn.params)
+        if saved is True or type(saved).__name__ == "SaveableType":
+            return eqn, None, [False] * n, [False] * n, []
+        keep, known, staged = len(eqn.invars), eqn, eqn
+    residuals = [v for v, there in zip(eqn.invars[:keep], instantiated, strict=False) if not there]
+    return known, staged, [known is None] * n, [True] * n, residuals
+
+
+_private.partial_eval_jaxpr_custom_rules[entangle_p] = _checkpoint

@@ -1,0 +1,58 @@
+"""Every private name of JAX that this package uses, and why there is no public one.
+
+JAX promises nothing about these. Each is taken through `_take`, so that a version without it is an
+error that says so at import, not a crash later; the tests run against the newest release for the same reason.
+"""
+
+import importlib
+from typing import Any
+
+import jax
+
+
+def _take(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            f"entangle-jax uses `{module}.{name}`, which jax {jax.__version__} does not have. This version of "
+            "entangle-jax is older than that jax: install a newer entangle-jax, or an older jax (0.10.0 to 0.12.0 are known to work)."
+        ) from error
+
+
+# The same class as `jax.extend.core.Primitive`, whose import brings Pallas with it and takes longer than all else here.
+# There since 0.4.
+Primitive: Any = _take("jax._src.core", "Primitive")
+
+# Whether we are called by plain Python, outside of every transformation: then a cached jitted path is fast.
+# Public until 0.4.36.
+trace_state_clean: Any = _take("jax._src.core", "trace_state_clean")
+
+# The type of the values of `jax.lax.create_token` and `after_all`; `jax.core.abstract_token` is deprecated since 0.9.
+abstract_token: Any = _take("jax._src.core", "abstract_token")
+
+# Rules that know whether they linearize for reverse mode. Only there can a witness be dropped, so that reverse
+# mode holds no residual; the rule that derives a linearization from a JVP rule keeps it. There since 0.5.
+primitive_linearizations: dict[Any, Any] = _take("jax._src.interpreters.ad", "primitive_linearizations")
+linearize_from_jvp_rule: Any = _take("jax._src.interpreters.ad", "fallback_linearize_rule")
+
+# Rules for what `jax.checkpoint` keeps and what it computes again. There since 0.4.
+partial_eval_jaxpr_custom_rules: dict[Any, Any] = _take("jax._src.interpreters.partial_eval", "partial_eval_jaxpr_custom_rules")
+
+# How the partitioner splits a custom call; `custom_partitioning` would bake a reference to a Python object of this
+# process into the program, so that exports and caches of it would be void. There since 0.4.
+register_custom_call_partitioner: Any = _take("jaxlib.xla_client", "register_custom_call_partitioner")
+HloSharding: Any = _take("jaxlib.xla_client", "HloSharding")
+register_plugin_callbacks: Any = _take("jax._src.xla_bridge", "register_plugin_callbacks")
+
+# Frames of these files are left out of the source lines that XLA keeps for each operation, so that a call points at
+# the user's line. `jax.extend.source_info_util` has it too, and imports all of `jax.extend`. There since 0.4.
+register_exclusion: Any = _take("jax._src.source_info_util", "register_exclusion")
+
+
+def sdy() -> Any:
+    """The dialect of Shardy, imported when first needed.
+
+    `jax.extend.mlir.dialects.sdy` is the same module, but importing that imports all of `jax.extend`. There since 0.4.36.
+    """
+    return importlib.import_module("jaxlib.mlir.dialects.sdy")

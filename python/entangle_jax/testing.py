@@ -1,0 +1,124 @@
+"""Native slots, to test the order of native calls with: here, and in the test suites of other packages.
+
+A slot is the smallest native object there is: one number behind a handle. Reading and changing it are calls of
+native code that XLA knows nothing about, and the log says what really ran, in the order in which it ran.
+
+>>> import jax
+>>> from entangle_jax import entangle, testing
+>>> @jax.jit
+... def program(token):
+...     before = testing.read(token, label="before")
+...     token = testing.write(entangle(token, before), 1.0)
+...     return before, testing.read(token, label="after")
+>>> testing.reset()
+>>> [float(value) for value in program(testing.slot(0))]
+[0.0, 1.0]
+>>> [(access.op, access.label) for access in testing.log()]
+[('read', 'before'), ('write', None), ('read', 'after')]
+
+The slots and the log belong to the process: tests that run in threads of one process use slots of their own.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from entangle_jax import _native
+
+READ_TARGET = "entangle_testing_read"
+"""The native target behind `read`: operand 0 is the token."""
+
+WRITE_TARGET = "entangle_testing_write"
+"""The native target behind `write`: operand 0 is the token, operand 1 the value."""
+
+
+class Access(NamedTuple):
+    """One native access to a slot."""
+
+    op: str
+    """`"read"` or `"write"`."""
+    slot: int
+    """The number of the slot."""
+    value: float
+    """What was read or written."""
+    label: str | None
+    """The name that was given to the call."""
+
+
+def slot(index: int) -> jax.Array:
+    """Return a token: an `int32` scalar that names a slot. Slots need not be made, they are there.
+
+    Raises:
+      ValueError: `index` is negative or does not fit into 31 bits.
+    """
+    if not 0 <= index < 2**31:
+        raise ValueError(f"entangle_jax.testing.slot: the index is {index}, wanted 0 to {2**31 - 1}.")
+    return jnp.asarray(index, jnp.int32)
+
+
+def read(token: jax.Array, *operands: Any, label: str | None = None) -> jax.Array:
+    """Take the value of a slot, natively.
+
+    The call is not marked as a side effect: XLA may merge it with another, or drop it if its result is not used.
+
+    Args:
+      token: an `int32` scalar.
+      *operands: arrays of any shape and dtype. They are ignored; they make the call depend on what made them.
+      label: a name for the call in the log.
+
+    Returns:
+      A `float32` scalar. It has no derivative. Under `vmap` the call runs once for each element if
+      the token or an operand is batched, otherwise once.
+    """
+    inputs = [token, *operands]
+    return _call(READ_TARGET, jnp.float32, inputs, label, has_side_effect=False)
+
+
+def write(token: jax.Array, value: Any, label: str | None = None) -> jax.Array:
+    """Replace the value of a slot, natively.
+
+    The call is marked as a side effect: XLA keeps it, even if its result is not used. That does not put it in order.
+
+    Args:
+      token: an `int32` scalar.
+      value: a scalar; becomes `float32`.
+      label: a name for the call in the log.
+
+    Returns:
+      A token of the same value. Under `vmap` the call runs once for each element if the token or the value is
+      batched, otherwise once.
+    """
+    return _call(WRITE_TARGET, jnp.int32, [token, jnp.asarray(value, jnp.float32)], label, has_side_effect=True)
+
+
+def reset(value: float = 0.0) -> None:
+    """Give every slot `value` and empty the log. Wait for running programs first (`jax.block_until_ready`)."""
+    _native.slots_reset(value)
+
+
+def log() -> tuple[Access, ...]:
+    """Return what ran since the last reset, in the order in which the native code ran. Safe in any thread."""
+    return tuple(Access(*access) for access in _native.slots_log())
+
+
+def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_side_effect: bool) -> jax.Array:
+    inputs = [jax.lax.stop_gradient(jnp.asarray(x)) for x in inputs]
+    if jax.typeof(inputs[0]).dtype != jnp.int32:
+        raise TypeError(f"entangle_jax.testing: the token is {jax.typeof(inputs[0])}, wanted an int32 scalar from `slot`.")
+    inputs = [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in inputs]
+    # Inside `shard_map` a call varies over every axis over which one of its inputs does.
+    axes = frozenset().union(*(jax.typeof(x).mat.varying for x in inputs))
+    inputs = [_vary(x, axes) for x in inputs]
+    call = jax.ffi.ffi_call(
+        target,
+        jax.ShapeDtypeStruct((), dtype, manual_axis_type=jax.typeof(inputs[0]).mat),
+        has_side_effect=has_side_effect,
+        vmap_method="sequential",
+    )
+    return call(*inputs, **({} if label is None else {"label": label}))
+
+
+def _vary(x: jax.Array, axes: frozenset[str]) -> jax.Array:
+    missing = tuple(sorted(axes - jax.typeof(x).mat.varying))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x

@@ -1,0 +1,63 @@
+//! The native module `entangle_jax._native`: hands out the handlers, and the log of the slots.
+//!
+//! Registration with jax is the Python package's part; see `entangle_jax/_registration.py`.
+
+use core::ffi::{CStr, c_void};
+use core::ptr::NonNull;
+
+use entangle_core::ffi::Handler;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+
+/// The name of every capsule. jaxlib asks a capsule for its own name, so any will do.
+const CAPSULE: &CStr = c"XLA_FFI_Handler";
+
+/// Platform as jax registers it, target name, handler.
+const TARGETS: &[(&str, &str, Handler)] = &[
+    ("cpu", "entangle", entangle_cpu::entangle),
+    ("cpu", "entangle_testing_read", entangle_cpu::slots::read),
+    ("cpu", "entangle_testing_write", entangle_cpu::slots::write),
+];
+
+/// `{platform: {target: capsule}}`.
+#[pyfunction]
+fn targets(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let platforms = PyDict::new(py);
+    for &(platform, target, handler) in TARGETS {
+        let targets = match platforms.get_item(platform)? {
+            Some(targets) => targets.cast_into::<PyDict>()?,
+            None => {
+                let targets = PyDict::new(py);
+                platforms.set_item(platform, &targets)?;
+                targets
+            }
+        };
+        let pointer = NonNull::new(handler as *mut c_void).expect("a function is not null");
+        // SAFETY: the pointer is to a function, which lives as long as the process; the capsule frees nothing.
+        let capsule = unsafe { PyCapsule::new_with_pointer(py, pointer, CAPSULE) }?;
+        targets.set_item(target, capsule)?;
+    }
+    Ok(platforms)
+}
+
+/// Gives every slot this value and empties the log.
+#[pyfunction]
+fn slots_reset(value: f32) {
+    entangle_slots::reset(value);
+}
+
+/// `(op, slot, value, label)` of every access since the last reset, in the order in which they ran.
+#[pyfunction]
+fn slots_log() -> Vec<(String, i32, f32, Option<String>)> {
+    let accesses = entangle_slots::log();
+    accesses.into_iter().map(|access| (access.op.to_string(), access.slot, access.value, access.label)).collect()
+}
+
+/// Nothing here touches Python objects of others, so the module needs no global interpreter lock.
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(targets, module)?)?;
+    module.add_function(wrap_pyfunction!(slots_reset, module)?)?;
+    module.add_function(wrap_pyfunction!(slots_log, module)?)
+}
