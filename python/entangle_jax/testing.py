@@ -110,12 +110,13 @@ def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_
     # Inside `shard_map` a call varies over every axis over which one of its inputs does.
     axes = frozenset().union(*(jax.typeof(x).mat.varying for x in inputs))
     inputs = [_vary(x, axes) for x in inputs]
-    call = jax.ffi.ffi_call(
-        target,
-        jax.ShapeDtypeStruct((), dtype, manual_axis_type=jax.typeof(inputs[0]).mat),
-        has_side_effect=has_side_effect,
-        vmap_method="sequential",
-    )
+    where = {}
+    if axes:
+        of_input = jax.typeof(inputs[0])
+        replicated = jax.sharding.NamedSharding(of_input.sharding.mesh, jax.sharding.PartitionSpec())
+        where = {"sharding": replicated, "manual_axis_type": of_input.mat}
+    result = jax.ShapeDtypeStruct((), dtype, **where)
+    call = jax.ffi.ffi_call(target, result, has_side_effect=has_side_effect, vmap_method="sequential")
     return call(*inputs, **({} if label is None else {"label": label}))
 
 
