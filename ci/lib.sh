@@ -60,15 +60,15 @@ find_python() {
 wheel() {
     tools
     local built
-    built=$(ls -t "$root"/dist/host/entangle_jax-*.whl 2>/dev/null | head -n 1)
+    built=$(find dist/host -name 'entangle_jax-*.whl' 2>/dev/null | head -n 1 || true)
     if [ -z "$built" ] || [ -n "$(find Cargo.toml Cargo.lock LICENSE README.md crates python -newer "$built" \
         \( -name '*.rs' -o -name '*.toml' -o -name '*.lock' -o -name '*.md' -o -path 'python/entangle_jax/*' -name '*.py*' ! -name '*.pyc' \) -print -quit)" ]; then
         say "building the wheel"
         rm -rf dist/host
         maturin build --quiet --release --manifest-path python/Cargo.toml --interpreter "$python" --out dist/host >&2
-        built=$(ls "$root"/dist/host/entangle_jax-*.whl)
+        built=$(find dist/host -name 'entangle_jax-*.whl')
     fi
-    printf '%s\n' "$built"
+    printf '%s\n' "$root/$built"
 }
 
 # install_wheel NAME [WHEEL]: put the wheel into `.env/NAME`, where its dependencies are already.
