@@ -68,7 +68,9 @@ where
             // SAFETY: `Call::open` found the frame long enough to have its extensions and its context.
             if let Some(metadata) = unsafe { metadata_query((*frame).extension_start) } {
                 // SAFETY: a metadata query holds a struct for the handler to write.
-                return unsafe { write_metadata(metadata, traits) }.map(|()| core::ptr::null_mut()).map_err(Unreportable);
+                return unsafe { write_metadata(metadata, traits) }
+                    .map(|()| core::ptr::null_mut())
+                    .map_err(Unreportable);
             }
             catch_unwind(AssertUnwindSafe(|| body(call))).unwrap_or_else(|panic| Err(panic_error(panic)))
         }
@@ -135,7 +137,9 @@ unsafe fn report(frame: *const ffi::CallFrame, error: Error) -> Result<*mut ffi:
 
 /// # Safety
 /// As for [`handle`].
-unsafe fn error_create(frame: *const ffi::CallFrame) -> Option<unsafe extern "C" fn(*mut ffi::ErrorCreateArgs) -> *mut ffi::Error> {
+unsafe fn error_create(
+    frame: *const ffi::CallFrame,
+) -> Option<unsafe extern "C" fn(*mut ffi::ErrorCreateArgs) -> *mut ffi::Error> {
     /// Where a field ends in a struct.
     macro_rules! end_of {
         ($type:ty, $field:ident) => {

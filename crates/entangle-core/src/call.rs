@@ -42,6 +42,9 @@ impl<'a> Call<'a> {
     }
 
     /// An error unless this call is in the EXECUTE stage, the one in which buffers hold data.
+    ///
+    /// # Errors
+    /// It is in another stage.
     pub fn expect_execute(&self) -> Result<(), Error> {
         if self.frame.stage == ffi::STAGE_EXECUTE {
             return Ok(());
@@ -57,6 +60,9 @@ impl<'a> Call<'a> {
     }
 
     /// The operands.
+    ///
+    /// # Errors
+    /// The frame is malformed.
     pub fn args(&self) -> Result<Buffers<'a>, Error> {
         let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
@@ -64,6 +70,9 @@ impl<'a> Call<'a> {
     }
 
     /// The results.
+    ///
+    /// # Errors
+    /// The frame is malformed.
     pub fn rets(&self) -> Result<Buffers<'a>, Error> {
         let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
@@ -71,10 +80,15 @@ impl<'a> Call<'a> {
     }
 
     /// The string attribute of that name, or `None` if there is none.
+    ///
+    /// # Errors
+    /// The attribute is no string, or the frame is malformed.
     pub fn attr_str(&self, name: &str) -> Result<Option<&'a str>, Error> {
         let attrs = &self.frame.attrs;
         let count = usize::try_from(attrs.size).map_err(|_| Error::frame(format_args!("{} attributes", attrs.size)))?;
-        if attrs.struct_size < ffi::Attrs::END || (count > 0 && (attrs.types.is_null() || attrs.names.is_null() || attrs.attrs.is_null())) {
+        if attrs.struct_size < ffi::Attrs::END
+            || (count > 0 && (attrs.types.is_null() || attrs.names.is_null() || attrs.attrs.is_null()))
+        {
             return Err(Error::frame("XLA_FFI_Attrs is too short or has null pointers"));
         }
         for i in 0..count {
@@ -88,7 +102,10 @@ impl<'a> Call<'a> {
             if kind != ffi::ATTR_STRING {
                 return Err(Error::new(
                     Code::InvalidArgument,
-                    format!("attribute `{name}` has type {kind} of XLA_FFI_AttrType, wanted {} (a string)", ffi::ATTR_STRING),
+                    format!(
+                        "attribute `{name}` has type {kind} of XLA_FFI_AttrType, wanted {} (a string)",
+                        ffi::ATTR_STRING
+                    ),
                 ));
             }
             // SAFETY: the list has `count` values; one of type string is a byte span.
@@ -98,11 +115,16 @@ impl<'a> Call<'a> {
     }
 
     /// The stream on which the call runs, of the platform's own type. There is none on the host.
+    ///
+    /// # Errors
+    /// There is none: the handler was registered for a platform without streams.
     pub fn stream(&self) -> Result<NonNull<c_void>, Error> {
         let wrong_platform = |why: &str| {
             Error::new(
                 Code::FailedPrecondition,
-                format!("this handler needs a GPU stream and there is none ({why}): it was registered for the wrong platform"),
+                format!(
+                    "this handler needs a GPU stream and there is none ({why}): it was registered for the wrong platform"
+                ),
             )
         };
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
@@ -204,7 +226,8 @@ impl<'a> Buffers<'a> {
         if struct_size < end {
             return Err(Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more")));
         }
-        let len = usize::try_from(size).map_err(|_| Error::frame(format_args!("{name} says it holds {size} buffers")))?;
+        let len =
+            usize::try_from(size).map_err(|_| Error::frame(format_args!("{name} says it holds {size} buffers")))?;
         if len > 0 && (types.is_null() || items.is_null()) {
             return Err(Error::frame(format_args!("{name} holds {len} buffers and a null pointer to them")));
         }
@@ -224,17 +247,27 @@ impl<'a> Buffers<'a> {
     }
 
     /// The buffer at that index.
+    ///
+    /// # Errors
+    /// There is none, it is no buffer, or the frame is malformed.
     pub fn get(&self, index: usize) -> Result<Buffer<'a>, Error> {
         if index >= self.len {
             return Err(Error::new(
                 Code::InvalidArgument,
-                format!("{} {index} was asked for, but the call has {}: the handler and the lowering do not fit each other", self.what, self.len),
+                format!(
+                    "{} {index} was asked for, but the call has {}: the handler and the lowering do not fit each other",
+                    self.what, self.len
+                ),
             ));
         }
         // SAFETY: `index` is below `len`, and a list with entries is not null (both checked).
         let kind = unsafe { *self.types.add(index) };
         if kind != ffi::ARG_BUFFER {
-            return Err(Error::frame(format_args!("{} {index} has type {kind}, wanted {} (a buffer)", self.what, ffi::ARG_BUFFER)));
+            return Err(Error::frame(format_args!(
+                "{} {index} has type {kind}, wanted {} (a buffer)",
+                self.what,
+                ffi::ARG_BUFFER
+            )));
         }
         // SAFETY: as above.
         let item = unsafe { *self.items.add(index) };
@@ -276,6 +309,9 @@ impl<'a> Buffer<'a> {
     }
 
     /// How many elements it has.
+    ///
+    /// # Errors
+    /// A dimension is negative, or the product does not fit into memory.
     pub fn elements(&self) -> Result<usize, Error> {
         self.dims()
             .iter()
@@ -290,6 +326,9 @@ impl<'a> Buffer<'a> {
     }
 
     /// A copy of the elements of a buffer in host memory.
+    ///
+    /// # Errors
+    /// The element type is not `T`, or the frame is malformed.
     pub fn read<T: Element>(&self) -> Result<Vec<T>, Error> {
         let source = self.host_elements::<T>()?;
         let count = self.elements()?;
@@ -303,6 +342,9 @@ impl<'a> Buffer<'a> {
     }
 
     /// Fills a result in host memory, which must have as many elements as `values`.
+    ///
+    /// # Errors
+    /// The element type is not `T`, the number of elements differs, or the frame is malformed.
     pub fn write<T: Element>(&self, values: &[T]) -> Result<(), Error> {
         let target = self.host_elements::<T>()?;
         let count = self.elements()?;
@@ -322,7 +364,11 @@ impl<'a> Buffer<'a> {
         if self.buffer.dtype != T::DTYPE {
             return Err(Error::new(
                 Code::InvalidArgument,
-                format!("a buffer is {self}, wanted elements of type {} of xla::PrimitiveType ({})", T::DTYPE, core::any::type_name::<T>()),
+                format!(
+                    "a buffer is {self}, wanted elements of type {} of xla::PrimitiveType ({})",
+                    T::DTYPE,
+                    core::any::type_name::<T>()
+                ),
             ));
         }
         let data = self.buffer.data.cast::<T>();

@@ -42,7 +42,9 @@ impl Error {
     pub(crate) fn frame(what: impl fmt::Display) -> Self {
         Self::new(
             Code::Internal,
-            format!("malformed XLA FFI call frame: {what}; the jaxlib that made it is not one this handler was built for"),
+            format!(
+                "malformed XLA FFI call frame: {what}; the jaxlib that made it is not one this handler was built for"
+            ),
         )
     }
 

@@ -137,6 +137,9 @@ impl Frame {
     }
 
     /// Calls a handler.
+    ///
+    /// # Errors
+    /// What the handler reported.
     pub fn call(&mut self, handler: ffi::Handler) -> Result<(), Failure> {
         self.with_frame(|frame| {
             // SAFETY: the frame is complete, and lives until the handler returns.
@@ -202,14 +205,26 @@ impl Frame {
 }
 
 /// Asks a handler for its metadata, as a runtime does at registration: its API version and traits.
+///
+/// # Panics
+/// The handler answers with an error.
 pub fn metadata(handler: ffi::Handler) -> ((i32, i32), Traits) {
     let mut metadata = ffi::Metadata {
         struct_size: ffi::Metadata::END,
-        api_version: ffi::ApiVersion { struct_size: ffi::ApiVersion::END, extension_start: null_mut(), major_version: -1, minor_version: -1 },
+        api_version: ffi::ApiVersion {
+            struct_size: ffi::ApiVersion::END,
+            extension_start: null_mut(),
+            major_version: -1,
+            minor_version: -1,
+        },
         traits: u32::MAX,
     };
     let mut extension = ffi::MetadataExtension {
-        base: ffi::Extension { struct_size: size_of::<ffi::MetadataExtension>(), kind: ffi::EXTENSION_METADATA, next: null_mut() },
+        base: ffi::Extension {
+            struct_size: size_of::<ffi::MetadataExtension>(),
+            kind: ffi::EXTENSION_METADATA,
+            next: null_mut(),
+        },
         metadata: &raw mut metadata,
     };
     let start = (&raw mut extension).cast();
@@ -231,7 +246,12 @@ pub fn api() -> ffi::Api {
     ffi::Api {
         struct_size: size_of::<ffi::Api>(),
         extension_start: null_mut(),
-        api_version: ffi::ApiVersion { struct_size: ffi::ApiVersion::END, extension_start: null_mut(), major_version: 0, minor_version: 5 },
+        api_version: ffi::ApiVersion {
+            struct_size: ffi::ApiVersion::END,
+            extension_start: null_mut(),
+            major_version: 0,
+            minor_version: 5,
+        },
         internal_api: null(),
         error_create: Some(error_create),
         error_get_details: Some(error_get_details),

@@ -9,6 +9,9 @@ use crate::error::{Code, Error};
 /// leaves of the payload. The program asks XLA to give each result the memory of its operand, so the
 /// value is already in place. Where XLA did not, a handler that returned would hand out memory that
 /// nobody wrote: that is an error, which names the leaf. Elements are never touched.
+///
+/// # Errors
+/// XLA did not alias a leaf, the stage or the counts are wrong, or the frame is malformed.
 pub fn pass_through(call: &Call<'_>) -> Result<(), Error> {
     call.expect_execute()?;
     let (args, rets) = (call.args()?, call.rets()?);

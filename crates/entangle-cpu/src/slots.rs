@@ -58,7 +58,12 @@ mod tests {
 
     use super::{read, write};
 
-    fn call(handler: ffi::Handler, slot: &mut [i32], value: &mut f32, label: Option<&str>) -> Result<(), (i32, String)> {
+    fn call(
+        handler: ffi::Handler,
+        slot: &mut [i32],
+        value: &mut f32,
+        label: Option<&str>,
+    ) -> Result<(), (i32, String)> {
         let dims: &[i64] = if slot.len() == 1 { &[] } else { &[2] };
         let frame = Frame::new().arg(4, dims, slot.as_mut_ptr().cast());
         let value = (&raw mut *value).cast();
@@ -85,7 +90,8 @@ mod tests {
         value = 0.0;
         call(read, &mut slot, &mut value, Some("")).unwrap();
         assert_eq!(value.to_bits(), 2.5_f32.to_bits());
-        let labels: Vec<_> = entangle_slots::log().into_iter().map(|access| (access.op.to_string(), access.label)).collect();
+        let labels: Vec<_> =
+            entangle_slots::log().into_iter().map(|access| (access.op.to_string(), access.label)).collect();
         let entry = |op: &str, label: Option<&str>| (op.to_owned(), label.map(ToOwned::to_owned));
         assert_eq!(labels, [entry("read", None), entry("write", Some("change")), entry("read", Some(""))]);
 

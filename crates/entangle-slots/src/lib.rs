@@ -57,6 +57,7 @@ fn with_slots<R>(use_slots: impl FnOnce(&mut Slots) -> R) -> R {
 }
 
 /// Takes the value of a slot.
+#[expect(clippy::must_use_candidate, reason = "a read is logged, so it is worth making for that alone")]
 pub fn read(slot: i32, label: Option<&str>) -> f32 {
     with_slots(|slots| {
         let value = slots.values.get(&slot).copied().unwrap_or(slots.initial);
@@ -103,7 +104,12 @@ mod tests {
         let entry = |op, slot, value, label: Option<&str>| Access { op, slot, value, label: label.map(Into::into) };
         assert_eq!(
             log(),
-            [entry(Op::Read, 3, 7.0, Some("first")), entry(Op::Write, 3, 8.0, None), entry(Op::Read, 3, 8.0, None), entry(Op::Read, 4, 7.0, None)]
+            [
+                entry(Op::Read, 3, 7.0, Some("first")),
+                entry(Op::Write, 3, 8.0, None),
+                entry(Op::Read, 3, 8.0, None),
+                entry(Op::Read, 4, 7.0, None)
+            ]
         );
 
         // Many threads: each sees a value that some thread wrote, and the log agrees with what was seen.

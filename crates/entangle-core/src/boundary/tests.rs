@@ -11,7 +11,9 @@ unsafe extern "C" fn succeeds(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
 
 unsafe extern "C" fn fails(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
     // SAFETY: a frame of the mock.
-    unsafe { handle(frame, Traits::COMMAND_BUFFER_COMPATIBLE, |_| Err(Error::new(Code::Unavailable, "gone\0 fishing"))) }
+    unsafe {
+        handle(frame, Traits::COMMAND_BUFFER_COMPATIBLE, |_| Err(Error::new(Code::Unavailable, "gone\0 fishing")))
+    }
 }
 
 unsafe extern "C" fn panics(frame: *mut ffi::CallFrame) -> *mut ffi::Error {

@@ -33,12 +33,15 @@ fn aliased_leaves_pass_without_being_touched() {
 
 #[test]
 fn a_result_that_is_not_aliased_is_an_error_that_names_the_leaf() {
-    let frame = Frame::new()
-        .arg(F32, &[2], at(64))
-        .arg(F32, &[3, 4], at(128))
-        .ret(F32, &[2], at(64))
-        .ret(F32, &[3, 4], at(192));
-    error(frame, "payload leaf 1 of 2 (type 11 of xla::PrimitiveType, dimensions [3, 4]) was given memory at 0xc0 for its result and 0x80");
+    let frame = Frame::new().arg(F32, &[2], at(64)).arg(F32, &[3, 4], at(128)).ret(F32, &[2], at(64)).ret(
+        F32,
+        &[3, 4],
+        at(192),
+    );
+    error(
+        frame,
+        "payload leaf 1 of 2 (type 11 of xla::PrimitiveType, dimensions [3, 4]) was given memory at 0xc0 for its result and 0x80",
+    );
 }
 
 #[test]
@@ -97,7 +100,10 @@ fn ranks_and_sizes_that_cannot_be_are_errors() {
             let buffer = unsafe { &mut *(*frame.rets.items).cast::<ffi::Buffer>() };
             (buffer.rank, buffer.dims) = (2, dims.as_ptr());
         };
-        error(Frame::new().arg(F32, &[2], at(64)).ret(F32, &[2], at(128)).tweak(set_dims), &format!("a buffer has dimensions {text}"));
+        error(
+            Frame::new().arg(F32, &[2], at(64)).ret(F32, &[2], at(128)).tweak(set_dims),
+            &format!("a buffer has dimensions {text}"),
+        );
     }
 }
 
