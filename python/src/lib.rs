@@ -24,14 +24,10 @@ const TARGETS: &[(&str, &str, Handler)] = &[
 fn targets(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let platforms = PyDict::new(py);
     for &(platform, target, handler) in TARGETS {
-        let targets = match platforms.get_item(platform)? {
-            Some(targets) => targets.cast_into::<PyDict>()?,
-            None => {
-                let targets = PyDict::new(py);
-                platforms.set_item(platform, &targets)?;
-                targets
-            }
-        };
+        if !platforms.contains(platform)? {
+            platforms.set_item(platform, PyDict::new(py))?;
+        }
+        let targets = platforms.as_any().get_item(platform)?;
         let pointer = NonNull::new(handler as *mut c_void).expect("a function is not null");
         // SAFETY: the pointer is to a function, which lives as long as the process; the capsule frees nothing.
         let capsule = unsafe { PyCapsule::new_with_pointer(py, pointer, CAPSULE) }?;
