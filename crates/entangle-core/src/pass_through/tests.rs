@@ -51,6 +51,12 @@ fn leaves_without_elements_need_no_alias() {
 }
 
 #[test]
+fn xla_tokens_need_no_alias() {
+    let frame = Frame::new().arg(17, &[], at(64)).arg(F32, &[], at(128)).ret(17, &[], at(192)).ret(F32, &[], at(128));
+    assert_eq!({ frame }.call(handler), Ok(()));
+}
+
+#[test]
 fn a_scalar_is_one_element() {
     error(Frame::new().arg(F32, &[], at(64)).ret(F32, &[], at(128)), "payload leaf 0 of 1");
 }
