@@ -71,6 +71,15 @@ wheel() {
     printf '%s\n' "$root/$built"
 }
 
+# What the tests need beside the package, and what checks them.
+test_packages=("pytest>=9,<10" "pytest-xdist>=3.6,<4" "hypothesis>=6.150,<7" "numpy>=2" "scipy>=1.15")
+lint_packages=("ruff==0.17.*" "mypy>=2,<3")
+
+# dev_environment: the one environment of ci/test and ci/demo, with the newest jax that its Python can have.
+dev_environment() {
+    environment dev "$python" "jax>=0.10.2" "${test_packages[@]}" "${lint_packages[@]}"
+}
+
 # install_wheel NAME [WHEEL]: put the wheel into `.env/NAME`, where its dependencies are already.
 install_wheel() {
     uv pip install --quiet --python "$envs/$1" --no-deps --no-index --reinstall "${2:-$(wheel)}"

@@ -174,18 +174,27 @@ unsafe fn text<'a>(span: *const ffi::ByteSpan) -> Result<&'a str, Error> {
 unsafe fn take_message(api: &ffi::Api, error: *mut ffi::Error) -> String {
     let mut message = String::from("no message");
     if let Some(details) = api.error_get_details {
-        let mut args = ffi::ErrorGetDetailsArgs {
-            struct_size: ffi::ErrorGetDetailsArgs::END,
-            extension_start: core::ptr::null_mut(),
-            error,
-            message: core::ptr::null(),
-            code: 0,
+        /// With room for what FFI API 0.5 added: the error's code.
+        #[repr(C)]
+        struct Args {
+            known: ffi::ErrorGetDetailsArgs,
+            room: [u64; 1],
+        }
+        let mut args = Args {
+            known: ffi::ErrorGetDetailsArgs {
+                struct_size: size_of::<Args>(),
+                extension_start: core::ptr::null_mut(),
+                error,
+                message: core::ptr::null(),
+            },
+            room: [0],
         };
         // SAFETY: the runtime's own function, with its own error.
-        unsafe { details(&raw mut args) };
-        if !args.message.is_null() {
+        unsafe { details((&raw mut args).cast()) };
+        let message_of_runtime = args.known.message;
+        if !message_of_runtime.is_null() {
             // SAFETY: null-terminated, and alive until the error is destroyed below.
-            message = unsafe { CStr::from_ptr(args.message) }.to_string_lossy().into_owned();
+            message = unsafe { CStr::from_ptr(message_of_runtime) }.to_string_lossy().into_owned();
         }
     }
     if let Some(destroy) = api.error_destroy {

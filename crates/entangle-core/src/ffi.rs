@@ -157,12 +157,12 @@ mirror! {
     }
 
     /// ```c
-    /// struct XLA_FFI_Error_GetDetails_Args {
+    /// struct XLA_FFI_Error_GetDetails_Args {  // XLA_FFI_Error_GetMessage_Args before 0.5
     ///   size_t struct_size;
     ///   XLA_FFI_InternalExtension* extension_start;
     ///   XLA_FFI_Error* error;
-    ///   const char* message;      // out
-    ///   XLA_FFI_Error_Code errc;  // out
+    ///   const char* message;  // out
+    ///   // since 0.5: XLA_FFI_Error_Code errc;  // out, for which a caller has to leave room
     /// };
     /// ```
     "XLA_FFI_Error_GetDetails_Args" ErrorGetDetailsArgs {
@@ -174,8 +174,6 @@ mirror! {
         "error" error: *mut Error,
         /// Written by the runtime; lives as long as the error.
         "message" message: *const c_char,
-        /// Written by the runtime.
-        "errc" code: c_int,
     }
 
     /// ```c

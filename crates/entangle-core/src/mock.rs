@@ -275,7 +275,6 @@ unsafe extern "C" fn error_get_details(args: *mut ffi::ErrorGetDetailsArgs) {
     // SAFETY: with an error that `error_create` made.
     let error = unsafe { &*args.error.cast::<Error>() };
     args.message = error.message.as_ptr();
-    args.code = error.code;
 }
 
 unsafe extern "C" fn error_destroy(args: *mut ffi::ErrorDestroyArgs) {

@@ -1,0 +1,146 @@
+// Prints "struct.field offset" for every field that crates/entangle-core/src/ffi.rs mirrors, and "struct end" for where
+// the last of them ends: the same lines in the same order as `cargo run -p entangle-core --example layout`.
+#include <stdio.h>
+
+#include "xla/ffi/api/c_api.h"
+
+#ifdef XLA_FFI_ERROR_GET_DETAILS_IS_GET_MESSAGE
+#define XLA_FFI_Error_GetDetails_Args XLA_FFI_Error_GetMessage_Args
+#define GET_DETAILS XLA_FFI_Error_GetMessage
+#else
+#define GET_DETAILS XLA_FFI_Error_GetDetails
+#endif
+
+#define FIELD(type, field) printf("%s.%s %zu\n", name, #field, offsetof(type, field))
+#define END(type, field) printf("%s %zu\n", name, offsetof(type, field) + sizeof(((type*)0)->field))
+#define VALUE(value) printf("%s %lld\n", #value, (long long)(value))
+
+int main(void) {
+  const char* name;
+
+  name = "XLA_FFI_InternalExtension";
+  FIELD(XLA_FFI_InternalExtension, struct_size);
+  FIELD(XLA_FFI_InternalExtension, type);
+  FIELD(XLA_FFI_InternalExtension, next);
+  END(XLA_FFI_InternalExtension, next);
+
+  name = "XLA_FFI_Api_Version";
+  FIELD(XLA_FFI_Api_Version, struct_size);
+  FIELD(XLA_FFI_Api_Version, extension_start);
+  FIELD(XLA_FFI_Api_Version, major_version);
+  FIELD(XLA_FFI_Api_Version, minor_version);
+  END(XLA_FFI_Api_Version, minor_version);
+
+  name = "XLA_FFI_Metadata";
+  FIELD(XLA_FFI_Metadata, struct_size);
+  FIELD(XLA_FFI_Metadata, api_version);
+  FIELD(XLA_FFI_Metadata, traits);
+  END(XLA_FFI_Metadata, traits);
+
+  name = "XLA_FFI_Metadata_Extension";
+  FIELD(XLA_FFI_Metadata_Extension, extension_base);
+  FIELD(XLA_FFI_Metadata_Extension, metadata);
+  END(XLA_FFI_Metadata_Extension, metadata);
+
+  name = "XLA_FFI_Error_Create_Args";
+  FIELD(XLA_FFI_Error_Create_Args, struct_size);
+  FIELD(XLA_FFI_Error_Create_Args, extension_start);
+  FIELD(XLA_FFI_Error_Create_Args, message);
+  FIELD(XLA_FFI_Error_Create_Args, errc);
+  END(XLA_FFI_Error_Create_Args, errc);
+
+  name = "XLA_FFI_Error_GetDetails_Args";
+  FIELD(XLA_FFI_Error_GetDetails_Args, struct_size);
+  FIELD(XLA_FFI_Error_GetDetails_Args, extension_start);
+  FIELD(XLA_FFI_Error_GetDetails_Args, error);
+  FIELD(XLA_FFI_Error_GetDetails_Args, message);
+  END(XLA_FFI_Error_GetDetails_Args, message);
+
+  name = "XLA_FFI_Error_Destroy_Args";
+  FIELD(XLA_FFI_Error_Destroy_Args, struct_size);
+  FIELD(XLA_FFI_Error_Destroy_Args, extension_start);
+  FIELD(XLA_FFI_Error_Destroy_Args, error);
+  END(XLA_FFI_Error_Destroy_Args, error);
+
+  name = "XLA_FFI_Stream_Get_Args";
+  FIELD(XLA_FFI_Stream_Get_Args, struct_size);
+  FIELD(XLA_FFI_Stream_Get_Args, extension_start);
+  FIELD(XLA_FFI_Stream_Get_Args, ctx);
+  FIELD(XLA_FFI_Stream_Get_Args, stream);
+  END(XLA_FFI_Stream_Get_Args, stream);
+
+  name = "XLA_FFI_Buffer";
+  FIELD(XLA_FFI_Buffer, struct_size);
+  FIELD(XLA_FFI_Buffer, extension_start);
+  FIELD(XLA_FFI_Buffer, dtype);
+  FIELD(XLA_FFI_Buffer, data);
+  FIELD(XLA_FFI_Buffer, rank);
+  FIELD(XLA_FFI_Buffer, dims);
+  END(XLA_FFI_Buffer, dims);
+
+  name = "XLA_FFI_Args";
+  FIELD(XLA_FFI_Args, struct_size);
+  FIELD(XLA_FFI_Args, extension_start);
+  FIELD(XLA_FFI_Args, size);
+  FIELD(XLA_FFI_Args, types);
+  FIELD(XLA_FFI_Args, args);
+  END(XLA_FFI_Args, args);
+
+  name = "XLA_FFI_Rets";
+  FIELD(XLA_FFI_Rets, struct_size);
+  FIELD(XLA_FFI_Rets, extension_start);
+  FIELD(XLA_FFI_Rets, size);
+  FIELD(XLA_FFI_Rets, types);
+  FIELD(XLA_FFI_Rets, rets);
+  END(XLA_FFI_Rets, rets);
+
+  name = "XLA_FFI_Attrs";
+  FIELD(XLA_FFI_Attrs, struct_size);
+  FIELD(XLA_FFI_Attrs, extension_start);
+  FIELD(XLA_FFI_Attrs, size);
+  FIELD(XLA_FFI_Attrs, types);
+  FIELD(XLA_FFI_Attrs, names);
+  FIELD(XLA_FFI_Attrs, attrs);
+  END(XLA_FFI_Attrs, attrs);
+
+  name = "XLA_FFI_CallFrame";
+  FIELD(XLA_FFI_CallFrame, struct_size);
+  FIELD(XLA_FFI_CallFrame, extension_start);
+  FIELD(XLA_FFI_CallFrame, api);
+  FIELD(XLA_FFI_CallFrame, ctx);
+  FIELD(XLA_FFI_CallFrame, stage);
+  FIELD(XLA_FFI_CallFrame, args);
+  FIELD(XLA_FFI_CallFrame, rets);
+  FIELD(XLA_FFI_CallFrame, attrs);
+  END(XLA_FFI_CallFrame, attrs);
+
+  name = "XLA_FFI_Api";
+  FIELD(XLA_FFI_Api, struct_size);
+  FIELD(XLA_FFI_Api, extension_start);
+  FIELD(XLA_FFI_Api, api_version);
+  FIELD(XLA_FFI_Api, internal_api);
+  FIELD(XLA_FFI_Api, XLA_FFI_Error_Create);
+  printf("%s.XLA_FFI_Error_GetDetails %zu\n", name, offsetof(XLA_FFI_Api, GET_DETAILS));
+  FIELD(XLA_FFI_Api, XLA_FFI_Error_Destroy);
+  FIELD(XLA_FFI_Api, XLA_FFI_Handler_Register);
+  FIELD(XLA_FFI_Api, XLA_FFI_Stream_Get);
+  END(XLA_FFI_Api, XLA_FFI_Stream_Get);
+
+  printf("sizeof(XLA_FFI_ByteSpan) %zu\n", sizeof(XLA_FFI_ByteSpan));
+  printf("XLA_FFI_ByteSpan.len %zu\n", offsetof(XLA_FFI_ByteSpan, len));
+  VALUE(XLA_FFI_Extension_Metadata);
+  VALUE(XLA_FFI_ExecutionStage_EXECUTE);
+  VALUE(XLA_FFI_ArgType_BUFFER);
+  VALUE(XLA_FFI_RetType_BUFFER);
+  VALUE(XLA_FFI_AttrType_STRING);
+  VALUE(XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
+  VALUE(XLA_FFI_API_MAJOR);
+  VALUE(XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  VALUE(XLA_FFI_Error_Code_FAILED_PRECONDITION);
+  VALUE(XLA_FFI_Error_Code_UNIMPLEMENTED);
+  VALUE(XLA_FFI_Error_Code_INTERNAL);
+  VALUE(XLA_FFI_Error_Code_UNAVAILABLE);
+  VALUE(XLA_FFI_DataType_S32);
+  VALUE(XLA_FFI_DataType_F32);
+  return 0;
+}
