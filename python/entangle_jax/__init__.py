@@ -6,7 +6,7 @@
 `x` is `payload`, and whatever uses it runs after whatever made `witness`. See `entangle`.
 """
 
-from entangle_jax import _registration
+from entangle_jax import _installation, _registration  # the installation first: it says what is wrong
 from entangle_jax._entangle import entangle
 from entangle_jax._export import export_checks
 from entangle_jax._leaves import OrderingWarning
