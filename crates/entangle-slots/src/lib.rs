@@ -4,6 +4,8 @@
 //! with a factorisation or a communicator behind a handle. A log keeps what really ran, in the order
 //! in which it ran: an entry is made under the same lock as the access itself.
 
+pub mod device;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -89,13 +91,17 @@ pub fn log() -> Vec<Access> {
     with_slots(|slots| slots.log.clone())
 }
 
+/// The slots belong to the process: tests take turns.
+#[cfg(test)]
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[cfg(test)]
 mod tests {
-    use super::{Access, Op, log, read, reset, write};
+    use super::{ALONE, Access, Op, log, read, reset, write};
 
-    /// One test, because the slots belong to the process.
     #[test]
     fn the_log_tells_what_ran_in_the_order_in_which_it_ran() {
+        let _alone = ALONE.lock().unwrap();
         reset(7.0);
         assert_eq!(read(3, Some("first")).to_bits(), 7.0_f32.to_bits());
         write(3, 8.0, None);
