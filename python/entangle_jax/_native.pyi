@@ -4,6 +4,9 @@ from typing import Any
 
 __version__: str
 
+FFI_API_VERSION: tuple[int, int]
+"""The version of the XLA FFI API that the handlers report."""
+
 def targets() -> dict[str, dict[str, Any]]:
     """`{platform: {target: capsule}}`: every handler in this build, by platform name as jax registers it."""
 

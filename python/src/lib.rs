@@ -53,6 +53,7 @@ fn slots_log() -> Vec<(String, i32, f32, Option<String>)> {
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("FFI_API_VERSION", entangle_core::ffi::API_VERSION)?;
     module.add_function(wrap_pyfunction!(targets, module)?)?;
     module.add_function(wrap_pyfunction!(slots_reset, module)?)?;
     module.add_function(wrap_pyfunction!(slots_log, module)?)
