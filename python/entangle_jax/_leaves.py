@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import jax
@@ -147,9 +148,21 @@ _NOT_THE_USERS = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file 
 
 def warn_user(message: str) -> None:
     """Issue an `OrderingWarning` that points at the line of the user's code by which we were called."""
+    _, level = _user_frame()
+    warnings.warn(f"entangle: {message}.", OrderingWarning, stacklevel=level)
+
+
+def user_line() -> str:
+    """The line of the user's code by which we were called, as `file:line`."""
+    frame, _ = _user_frame()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _user_frame() -> tuple[FrameType, int]:
+    """The innermost frame that is neither ours nor JAX's, and how many levels above our caller's callee it is."""
+    frame = sys._getframe(1)
     level = 1
-    frame = sys._getframe(0)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         frame = frame.f_back
         level += 1
-    warnings.warn(f"entangle: {message}.", OrderingWarning, stacklevel=level)
+    return frame, level

@@ -28,6 +28,10 @@ Primitive: Any = _take("jax._src.core", "Primitive")
 # Public until 0.4.36.
 trace_state_clean: Any = _take("jax._src.core", "trace_state_clean")
 
+# Tells one trace from another, so that `Handle` does not take two traces of a function for two uses of a handle.
+# `jax.extend.core` has it too, and imports Pallas. There since 0.4.36.
+get_opaque_trace_state: Any = _take("jax._src.core", "get_opaque_trace_state")
+
 # The type of the values of `jax.lax.create_token` and `after_all`; `jax.core.abstract_token` is deprecated since 0.9.
 abstract_token: Any = _take("jax._src.core", "abstract_token")
 
