@@ -1,0 +1,835 @@
+//! The dependence graph: which value is computed from which, one node for every array of every instruction.
+//!
+//! Computations are written out at each of their callers, so that a path cannot enter one call of a function and leave by another.
+//! A loop's body is written out twice: once for any iteration and once for any later one. All paths in the graph are meant to hold in
+//! *every* run, so where runs differ (a branch not taken, a loop that runs zero times) a node asks for all its sources: see [`Rule`].
+
+use std::ops::Range;
+
+use petgraph::graph::{DiGraph, NodeIndex};
+
+use crate::error::Error;
+use crate::module::{Instruction, Module, Opcode};
+
+/// After writing out nested computations a program has at most this many values, operands and instructions.
+/// A program of a few calls that double at each level would otherwise fill the memory.
+const MAX_SIZE: usize = 1 << 24;
+
+/// No call, in [`Value::call`].
+pub(crate) const NONE: u32 = u32::MAX;
+
+pub(crate) type Node = NodeIndex<u32>;
+
+/// One array, or what starts or ends a piece of the program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Value {
+    /// The instruction that computes it.
+    pub(crate) instruction: u32,
+    /// Where the instruction's computation was called from.
+    pub(crate) context: u32,
+    /// Which array of the instruction's result.
+    pub(crate) leaf: u32,
+    /// The watched native call that this node starts, or [`NONE`].
+    pub(crate) call: u32,
+    pub(crate) rule: Rule,
+}
+
+/// When a value depends on a native call A, given which of its sources do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Any source does.
+    Any,
+    /// As `Any`; one array of a custom call with several.
+    Leaf,
+    /// A loop's carried value when an iteration starts: it comes from outside and from the last iteration, and both must do.
+    Header,
+    /// The result of a conditional: every branch must do, but those not taken because A ran in another one.
+    Branches(u32),
+    /// The result of a loop: if A ran in the body, what the body left; else what came in, since the loop may run zero times.
+    Exit(u32),
+}
+
+/// Why one value depends on another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Edge {
+    /// It is this operand.
+    Operand(u32),
+    /// It decides whether the other is computed at all.
+    Guard,
+    /// It enters a loop.
+    Init,
+    /// It is carried to the next iteration.
+    Back,
+    /// It is the result of this branch.
+    Branch(u32),
+    /// It leaves a loop whose body ran.
+    Inside,
+    /// It was only asked to be earlier: no runtime that goes by data sees this.
+    Control,
+}
+
+/// A native call to watch, in one context.
+#[derive(Debug)]
+pub(crate) struct CallSite {
+    pub(crate) instruction: usize,
+    pub(crate) context: u32,
+    pub(crate) node: Node,
+}
+
+/// One conditional in one context. Calls are numbered in the order they are met, so those inside are a range.
+#[derive(Debug)]
+pub(crate) struct BranchSite {
+    pub(crate) branches: Vec<Range<u32>>,
+}
+
+/// One loop in one context.
+#[derive(Debug)]
+pub(crate) struct LoopSite {
+    pub(crate) instruction: usize,
+    /// The calls in condition and body.
+    pub(crate) calls: Range<u32>,
+    pub(crate) body: Range<u32>,
+}
+
+/// A watched call as it runs in a later iteration of a loop.
+#[derive(Debug)]
+pub(crate) struct Later {
+    pub(crate) call: u32,
+    pub(crate) site: u32,
+    pub(crate) node: Node,
+}
+
+/// Where a computation was called from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context {
+    pub(crate) parent: u32,
+    /// The calling instruction; meaningless in the first context, which is the entry computation.
+    pub(crate) caller: usize,
+    pub(crate) part: Part,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Entry,
+    Whole,
+    Condition,
+    Body,
+    Branch { site: u32, branch: u32 },
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Dependence {
+    pub(crate) graph: DiGraph<Value, Edge>,
+    pub(crate) calls: Vec<CallSite>,
+    pub(crate) branches: Vec<BranchSite>,
+    pub(crate) loops: Vec<LoopSite>,
+    pub(crate) later: Vec<Later>,
+    pub(crate) contexts: Vec<Context>,
+    /// The program's results.
+    pub(crate) outputs: Vec<Node>,
+    pub(crate) has_control_edges: bool,
+}
+
+impl Dependence {
+    /// Writes out the module; `watched` picks the native calls whose order is asked for.
+    pub(crate) fn new(module: &Module, watched: impl Fn(&Instruction) -> bool) -> Result<Self, Error> {
+        let watched: Vec<bool> =
+            module.instructions.iter().map(|i| i.opcode == Opcode::CustomCall && watched(i)).collect();
+        let mut native = vec![false; module.computations.len()];
+        for &computation in &module.callees_first {
+            let range = module.computations[computation].instructions.clone();
+            native[computation] = range.into_iter().any(|position| {
+                watched[position] || module.instructions[position].called.iter().any(|&callee| native[callee])
+            });
+        }
+        let mut expansion = Expansion {
+            module,
+            watched,
+            native,
+            out: Self::default(),
+            arrays: Vec::new(),
+            frames: Vec::new(),
+            later: None,
+            size: 0,
+        };
+        expansion.run()?;
+        Ok(expansion.out)
+    }
+
+    pub(crate) fn instruction<'m>(&self, module: &'m Module, node: Node) -> &'m Instruction {
+        &module.instructions[self.graph[node].instruction as usize]
+    }
+}
+
+/// A run of nodes in [`Expansion::arrays`]: the arrays of one value.
+#[derive(Debug, Clone, Copy, Default)]
+struct Span {
+    first: u32,
+    count: u32,
+}
+
+/// The copy of a loop body that stands for later iterations is being written; its calls are met in the same order as before.
+struct LaterCursor {
+    site: u32,
+    next_call: u32,
+}
+
+/// A computation being written out.
+struct Frame {
+    computation: usize,
+    context: u32,
+    position: usize,
+    /// The value of each instruction so far.
+    values: Vec<Span>,
+    /// How many calls had been met before the first instruction, and after each one.
+    first_call: u32,
+    calls_after: Vec<u32>,
+    arguments: Vec<Span>,
+    /// What must be known before anything in here starts.
+    guard: Option<Node>,
+    /// The caller in this frame that waits for the frame above.
+    pending: Option<Pending>,
+}
+
+enum Pending {
+    Call,
+    Async,
+    Branches { site: u32, predicate: Span, guard: Option<Node>, roots: Vec<Span> },
+    Loop(Box<Loop>),
+}
+
+struct Loop {
+    site: u32,
+    stage: Stage,
+    /// Whether the body is written out a second time.
+    twice: bool,
+    /// The guard of the whole loop.
+    outer: Option<Node>,
+    header: Span,
+    condition: Span,
+    guard: Option<Node>,
+    out: Span,
+    later_header: Span,
+    later_condition: Span,
+}
+
+enum Stage {
+    Condition,
+    Body,
+    LaterCondition,
+    LaterBody,
+}
+
+struct Expansion<'m> {
+    module: &'m Module,
+    watched: Vec<bool>,
+    /// Whether a computation holds a watched call, itself or further down.
+    native: Vec<bool>,
+    out: Dependence,
+    arrays: Vec<Node>,
+    frames: Vec<Frame>,
+    later: Option<LaterCursor>,
+    size: usize,
+}
+
+impl<'m> Expansion<'m> {
+    /// Walks the program with a stack of its own: computations may nest deeper than the machine's stack.
+    fn run(&mut self) -> Result<(), Error> {
+        let entry = self.module.entry;
+        self.out.contexts.push(Context { parent: 0, caller: 0, part: Part::Entry });
+        let mut arguments = vec![Span::default(); self.module.computations[entry].parameters];
+        for position in self.module.computations[entry].instructions.clone() {
+            let instruction = &self.module.instructions[position];
+            if instruction.opcode == Opcode::Parameter {
+                let mut nodes = Vec::with_capacity(instruction.shape.leaves());
+                for leaf in 0..instruction.shape.leaves() {
+                    nodes.push(self.node_of(position, 0, leaf, Rule::Any)?);
+                }
+                arguments[instruction.number] = self.span(&nodes)?;
+            }
+        }
+        self.frames.push(Frame::new(self.module, entry, 0, 0, arguments, None));
+        while let Some(frame) = self.frames.last() {
+            if frame.position < self.module.computations[frame.computation].instructions.len() {
+                self.spend(1)?;
+                self.step()?;
+            } else {
+                let root = frame.values[self.module.computations[frame.computation].root];
+                self.frames.pop();
+                if self.frames.is_empty() {
+                    self.out.outputs = self.nodes(root).to_vec();
+                } else {
+                    self.resume(root)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), Error> {
+        let instruction = self.here();
+        let predecessors = if instruction.called.is_empty() { self.control_predecessors()? } else { Vec::new() };
+        let first_node = self.out.graph.node_count();
+        let operands: Vec<Span> = {
+            let frame = self.top();
+            instruction.operands.iter().map(|&operand| frame.values[operand]).collect()
+        };
+        let value = match instruction.opcode {
+            Opcode::Parameter => {
+                let arguments = &self.top().arguments;
+                let argument = arguments.get(instruction.number).copied();
+                argument.ok_or_else(|| self.malformed("it is a parameter that its caller does not pass".into()))?
+            }
+            Opcode::Tuple => {
+                let leaves: usize = operands.iter().map(|operand| operand.count as usize).sum();
+                self.expect_leaves(leaves)?;
+                let nodes: Vec<Node> = operands.iter().flat_map(|&operand| self.nodes(operand)).copied().collect();
+                self.span(&nodes)?
+            }
+            Opcode::GetTupleElement => self.element(&operands, instruction.number)?,
+            Opcode::AsyncDone => self.element(&operands, 1)?,
+            Opcode::PassThrough | Opcode::AsyncUpdate => self.operand(&operands, 0)?,
+            Opcode::CustomCall => self.custom_call(&operands)?,
+            Opcode::Copy if operands.len() == 1 && operands[0].count as usize == instruction.shape.leaves() => {
+                self.copy(operands[0])?
+            }
+            Opcode::Call if !instruction.called.is_empty() => {
+                return self.enter(instruction.called[0], Part::Whole, operands, Pending::Call);
+            }
+            Opcode::AsyncStart if !instruction.called.is_empty() => {
+                return self.enter(instruction.called[0], Part::Whole, operands, Pending::Async);
+            }
+            Opcode::While => return self.start_loop(&operands),
+            Opcode::Conditional => return self.start_branches(&operands),
+            _ => self.plain(&operands)?,
+        };
+        for predecessor in predecessors {
+            for node in first_node..self.out.graph.node_count() {
+                self.edge(predecessor, Node::new(node), Edge::Control)?;
+            }
+        }
+        self.finish(value)
+    }
+
+    /// One node for the whole result: each of its arrays depends on every operand.
+    fn plain(&mut self, operands: &[Span]) -> Result<Span, Error> {
+        self.refuse_native_callees()?;
+        let leaves = self.here().shape.leaves();
+        if leaves == 0 {
+            return Ok(Span::default());
+        }
+        let node = self.node(0, Rule::Any)?;
+        self.operand_edges(operands, node)?;
+        self.span(&vec![node; leaves])
+    }
+
+    fn copy(&mut self, operand: Span) -> Result<Span, Error> {
+        let mut nodes = Vec::with_capacity(operand.count as usize);
+        for leaf in 0..operand.count as usize {
+            let node = self.node(leaf, Rule::Any)?;
+            self.edge(self.nodes(operand)[leaf], node, Edge::Operand(0))?;
+            nodes.push(node);
+        }
+        self.span(&nodes)
+    }
+
+    fn custom_call(&mut self, operands: &[Span]) -> Result<Span, Error> {
+        self.refuse_native_callees()?;
+        let instruction = self.here();
+        let position = self.position();
+        let call = self.node(0, Rule::Any)?;
+        self.operand_edges(operands, call)?;
+        if self.watched[position] {
+            if let Some(guard) = self.top().guard {
+                self.edge(guard, call, Edge::Guard)?;
+            }
+            if let Some(later) = &mut self.later {
+                self.out.later.push(Later { call: later.next_call, site: later.site, node: call });
+                later.next_call += 1;
+            } else {
+                self.out.graph[call].call = self.call_count();
+                let context = self.top().context;
+                self.out.calls.push(CallSite { instruction: position, context, node: call });
+            }
+        }
+        if !instruction.shape.is_tuple() {
+            return self.span(&[call]);
+        }
+        let mut nodes = Vec::with_capacity(instruction.shape.leaves());
+        for leaf in 0..instruction.shape.leaves() {
+            let node = self.node(leaf, Rule::Leaf)?;
+            self.edge(call, node, Edge::Operand(0))?;
+            nodes.push(node);
+        }
+        self.span(&nodes)
+    }
+
+    fn start_branches(&mut self, operands: &[Span]) -> Result<(), Error> {
+        let instruction = self.here();
+        if instruction.called.is_empty() || operands.len() != instruction.called.len() + 1 {
+            return Err(self.malformed(format!(
+                "it has {} operands and {} branches: wanted a predicate and one operand a branch",
+                operands.len(),
+                instruction.called.len()
+            )));
+        }
+        let site = u32::try_from(self.out.branches.len()).expect("sites are fewer than nodes");
+        self.out.branches.push(BranchSite { branches: Vec::new() });
+        let predicate = operands[0];
+        let outer = self.guard_here()?;
+        let guard = self.guard(outer, predicate)?;
+        let pending = Pending::Branches { site, predicate, guard, roots: Vec::new() };
+        self.enter_branch(pending)
+    }
+
+    fn enter_branch(&mut self, mut pending: Pending) -> Result<(), Error> {
+        let Pending::Branches { site, guard, roots, .. } = &mut pending else { unreachable!("only for conditionals") };
+        let branch = roots.len();
+        let instruction = self.here();
+        let argument = self.top().values[instruction.operands[branch + 1]];
+        let start = self.call_count();
+        self.out.branches[*site as usize].branches.push(start..start);
+        let part = Part::Branch { site: *site, branch: u32::try_from(branch).unwrap_or(NONE) };
+        let guard = *guard;
+        self.enter_with(instruction.called[branch], part, vec![argument], guard, pending)
+    }
+
+    fn start_loop(&mut self, operands: &[Span]) -> Result<(), Error> {
+        let instruction = self.here();
+        if instruction.called.len() != 2 || operands.len() != 1 {
+            return Err(self.malformed(format!(
+                "it has {} operands and {} computations: wanted one operand, a body and a condition",
+                operands.len(),
+                instruction.called.len()
+            )));
+        }
+        self.expect_leaves(operands[0].count as usize)?;
+        let site = u32::try_from(self.out.loops.len()).expect("sites are fewer than nodes");
+        let calls = self.call_count();
+        let instruction_position = self.position();
+        self.out.loops.push(LoopSite { instruction: instruction_position, calls: calls..calls, body: calls..calls });
+        let outer = self.guard_here()?;
+        let header = self.header(operands[0])?;
+        let state = Loop {
+            site,
+            stage: Stage::Condition,
+            twice: self.later.is_none() && instruction.called.iter().any(|&callee| self.native[callee]),
+            outer,
+            header,
+            condition: Span::default(),
+            guard: None,
+            out: Span::default(),
+            later_header: Span::default(),
+            later_condition: Span::default(),
+        };
+        let condition = instruction.called[1];
+        self.enter_with(condition, Part::Condition, vec![header], outer, Pending::Loop(Box::new(state)))
+    }
+
+    /// Takes up a loop after its condition or body was written out, in the order of [`Stage`].
+    fn resume_loop(&mut self, mut state: Box<Loop>, root: Span) -> Result<(), Error> {
+        let instruction = self.here();
+        let (body, condition) = (instruction.called[0], instruction.called[1]);
+        let site = state.site as usize;
+        match state.stage {
+            Stage::Condition => {
+                state.stage = Stage::Body;
+                state.condition = root;
+                // A runtime that knows the number of iterations does not look at the condition.
+                let decides = if instruction.runs_at_least_once { Span::default() } else { root };
+                state.guard = self.guard(state.outer, decides)?;
+                let start = self.call_count();
+                self.out.loops[site].body = start..start;
+                let (header, guard) = (state.header, state.guard);
+                self.enter_with(body, Part::Body, vec![header], guard, Pending::Loop(state))
+            }
+            Stage::Body => {
+                state.out = root;
+                self.back_edges(root, state.header)?;
+                let end = self.call_count();
+                self.out.loops[site].body.end = end;
+                self.out.loops[site].calls.end = end;
+                if !state.twice {
+                    return self.leave_loop(&state);
+                }
+                state.stage = Stage::LaterCondition;
+                state.later_header = self.header(root)?;
+                let next_call = self.out.loops[site].calls.start;
+                self.later = Some(LaterCursor { site: state.site, next_call });
+                let (header, guard) = (state.later_header, state.guard);
+                self.enter_with(condition, Part::Condition, vec![header], guard, Pending::Loop(state))
+            }
+            Stage::LaterCondition => {
+                state.stage = Stage::LaterBody;
+                state.later_condition = root;
+                let decides = if instruction.runs_at_least_once { Span::default() } else { root };
+                let guard = self.guard(state.guard, decides)?;
+                let header = state.later_header;
+                self.enter_with(body, Part::Body, vec![header], guard, Pending::Loop(state))
+            }
+            Stage::LaterBody => {
+                self.later = None;
+                self.back_edges(root, state.later_header)?;
+                self.leave_loop(&state)
+            }
+        }
+    }
+
+    fn leave_loop(&mut self, state: &Loop) -> Result<(), Error> {
+        let instruction = self.here();
+        let [_, condition] = instruction.called[..] else { unreachable!("checked when the loop started") };
+        let runs = instruction.runs_at_least_once || self.first_iteration_runs(condition);
+        // What a condition calls in its last evaluation runs after the body.
+        let base = if runs && !self.native[condition] { state.out } else { state.header };
+        // That the loop ended is known only from its condition, unless a runtime knows the number of iterations.
+        let (end, later_end) = if instruction.runs_at_least_once {
+            (None, None)
+        } else {
+            (self.guard(None, state.condition)?, self.guard(None, state.later_condition)?)
+        };
+        let mut nodes = Vec::with_capacity(base.count as usize);
+        for leaf in 0..base.count as usize {
+            let node = self.node(leaf, Rule::Exit(state.site))?;
+            self.edge(self.nodes(base)[leaf], node, Edge::Operand(0))?;
+            if state.twice {
+                self.edge(self.nodes(state.later_header)[leaf], node, Edge::Inside)?;
+            }
+            if let Some(end) = end {
+                self.edge(end, node, Edge::Guard)?;
+            }
+            if let Some(end) = later_end {
+                self.edge(end, node, Edge::Inside)?;
+            }
+            nodes.push(node);
+        }
+        let value = self.span(&nodes)?;
+        self.finish(value)
+    }
+
+    /// Whether the condition compares a counter that starts at a constant with a larger constant: what `lax.scan` and `fori_loop`
+    /// write before optimization, when the number of iterations is not noted yet.
+    fn first_iteration_runs(&self, condition: usize) -> bool {
+        let range = self.module.instructions_of(condition);
+        let root = &range[self.module.computations[condition].root];
+        if root.opcode != Opcode::Compare || !root.is_less_than || root.operands.len() != 2 {
+            return false;
+        }
+        let (counter, limit) = (&range[root.operands[0]], &range[root.operands[1]]);
+        if counter.opcode != Opcode::GetTupleElement {
+            return false;
+        }
+        let start = self.here().operands.first().and_then(|&operand| {
+            let init = &self.module.instructions_of(self.top().computation)[operand];
+            let leaves = init.shape.element_leaves(counter.number)?;
+            let node = *self.nodes(self.top().values[operand]).get(leaves.start)?;
+            Some(self.out.instruction(self.module, node))
+        });
+        let value = |instruction: &Instruction| {
+            if instruction.opcode == Opcode::Constant { crate::literal::integer(&instruction.literal) } else { None }
+        };
+        match (start.and_then(value), value(limit)) {
+            (Some(start), Some(limit)) => start < limit,
+            _ => false,
+        }
+    }
+
+    /// Takes up the instruction that waited for a computation whose result is `root`.
+    fn resume(&mut self, root: Span) -> Result<(), Error> {
+        let pending = self.frames.last_mut().and_then(|frame| frame.pending.take());
+        match pending.expect("a frame below another waits for it") {
+            Pending::Call => self.finish(root),
+            Pending::Async => self.finish_async(root),
+            Pending::Loop(state) => self.resume_loop(state, root),
+            Pending::Branches { site, predicate, guard, mut roots } => {
+                self.expect_leaves(root.count as usize)?;
+                roots.push(root);
+                let end = self.call_count();
+                if let Some(range) = self.out.branches[site as usize].branches.last_mut() {
+                    range.end = end;
+                }
+                if roots.len() < self.here().called.len() {
+                    return self.enter_branch(Pending::Branches { site, predicate, guard, roots });
+                }
+                let mut nodes = Vec::with_capacity(root.count as usize);
+                for leaf in 0..root.count as usize {
+                    let node = self.node(leaf, Rule::Branches(site))?;
+                    for index in 0..predicate.count as usize {
+                        self.edge(self.nodes(predicate)[index], node, Edge::Guard)?;
+                    }
+                    for (branch, &root) in (0..).zip(&roots) {
+                        self.edge(self.nodes(root)[leaf], node, Edge::Branch(branch))?;
+                    }
+                    nodes.push(node);
+                }
+                let value = self.span(&nodes)?;
+                self.finish(value)
+            }
+        }
+    }
+
+    /// The value of an `async-start` is a tuple of its operands, its result, and what the backend adds.
+    fn finish_async(&mut self, root: Span) -> Result<(), Error> {
+        let instruction = self.here();
+        let frame = self.top();
+        let operands: Vec<Span> = instruction.operands.iter().map(|&operand| frame.values[operand]).collect();
+        let mut nodes: Vec<Node> = operands.iter().flat_map(|&operand| self.nodes(operand)).copied().collect();
+        nodes.extend_from_slice(self.nodes(root));
+        if nodes.len() < instruction.shape.leaves() {
+            let rest = self.node(0, Rule::Any)?;
+            self.operand_edges(&operands, rest)?;
+            nodes.resize(instruction.shape.leaves(), rest);
+        }
+        let value = self.span(&nodes)?;
+        self.finish(value)
+    }
+
+    /// Notes the value of the current instruction and goes on to the next.
+    fn finish(&mut self, value: Span) -> Result<(), Error> {
+        self.expect_leaves(value.count as usize)?;
+        let calls = self.call_count();
+        let frame = self.frames.last_mut().expect("an instruction is in a frame");
+        frame.values.push(value);
+        frame.calls_after.push(calls);
+        frame.position += 1;
+        Ok(())
+    }
+
+    fn enter(&mut self, computation: usize, part: Part, arguments: Vec<Span>, pending: Pending) -> Result<(), Error> {
+        let guard = self.guard_here()?;
+        self.enter_with(computation, part, arguments, guard, pending)
+    }
+
+    fn enter_with(
+        &mut self,
+        computation: usize,
+        part: Part,
+        arguments: Vec<Span>,
+        guard: Option<Node>,
+        pending: Pending,
+    ) -> Result<(), Error> {
+        let wanted = self.module.computations[computation].parameters;
+        if arguments.len() != wanted {
+            let name = &self.module.computations[computation].name;
+            return Err(
+                self.malformed(format!("it passes {} arguments to {name:?}, which has {wanted}", arguments.len()))
+            );
+        }
+        let caller = self.position();
+        let parent = self.top().context;
+        let context = u32::try_from(self.out.contexts.len()).expect("contexts are fewer than nodes");
+        self.out.contexts.push(Context { parent, caller, part });
+        self.frames.last_mut().expect("a caller is in a frame").pending = Some(pending);
+        let first_call = self.call_count();
+        self.frames.push(Frame::new(self.module, computation, context, first_call, arguments, guard));
+        self.spend(1)
+    }
+
+    /// What must be known before the current instruction starts, with what it was asked to wait for.
+    fn guard_here(&mut self) -> Result<Option<Node>, Error> {
+        let guard = self.top().guard;
+        let predecessors = self.control_predecessors()?;
+        if predecessors.is_empty() {
+            return Ok(guard);
+        }
+        let node = self.node(0, Rule::Any)?;
+        if let Some(guard) = guard {
+            self.edge(guard, node, Edge::Guard)?;
+        }
+        for predecessor in predecessors {
+            self.edge(predecessor, node, Edge::Control)?;
+        }
+        Ok(Some(node))
+    }
+
+    fn guard(&mut self, outer: Option<Node>, decides: Span) -> Result<Option<Node>, Error> {
+        if decides.count == 0 {
+            return Ok(outer);
+        }
+        let node = self.node(0, Rule::Any)?;
+        if let Some(outer) = outer {
+            self.edge(outer, node, Edge::Guard)?;
+        }
+        for index in 0..decides.count as usize {
+            self.edge(self.nodes(decides)[index], node, Edge::Guard)?;
+        }
+        Ok(Some(node))
+    }
+
+    /// One node for the end of each control predecessor of the current instruction.
+    fn control_predecessors(&mut self) -> Result<Vec<Node>, Error> {
+        let mut ends = Vec::new();
+        for &predecessor in &self.here().control_predecessors {
+            self.out.has_control_edges = true;
+            let frame = self.top();
+            let value = frame.values[predecessor];
+            let first = if predecessor == 0 { frame.first_call } else { frame.calls_after[predecessor - 1] };
+            let calls = first..frame.calls_after[predecessor];
+            let end = self.node(0, Rule::Any)?;
+            for index in 0..value.count as usize {
+                self.edge(self.nodes(value)[index], end, Edge::Control)?;
+            }
+            for call in calls {
+                self.edge(self.out.calls[call as usize].node, end, Edge::Control)?;
+            }
+            ends.push(end);
+        }
+        Ok(ends)
+    }
+
+    fn header(&mut self, init: Span) -> Result<Span, Error> {
+        let mut nodes = Vec::with_capacity(init.count as usize);
+        for leaf in 0..init.count as usize {
+            let node = self.node(leaf, Rule::Header)?;
+            self.edge(self.nodes(init)[leaf], node, Edge::Init)?;
+            nodes.push(node);
+        }
+        self.span(&nodes)
+    }
+
+    fn back_edges(&mut self, out: Span, header: Span) -> Result<(), Error> {
+        self.expect_leaves(out.count as usize)?;
+        for leaf in 0..header.count as usize {
+            self.edge(self.nodes(out)[leaf], self.nodes(header)[leaf], Edge::Back)?;
+        }
+        Ok(())
+    }
+
+    fn operand(&self, operands: &[Span], index: usize) -> Result<Span, Error> {
+        operands.get(index).copied().ok_or_else(|| self.malformed(format!("it has no operand {index}")))
+    }
+
+    fn element(&self, operands: &[Span], number: usize) -> Result<Span, Error> {
+        let tuple = self.operand(operands, 0)?;
+        let instruction = self.here();
+        let shape = &self.module.instructions_of(self.top().computation)[instruction.operands[0]].shape;
+        let leaves = shape.element_leaves(number);
+        let leaves = leaves.ok_or_else(|| self.malformed(format!("its operand has no tuple element {number}")))?;
+        let narrow = |value: usize| u32::try_from(value).expect("checked against the operand's arrays");
+        Ok(Span { first: tuple.first + narrow(leaves.start), count: narrow(leaves.len()) })
+    }
+
+    fn operand_edges(&mut self, operands: &[Span], node: Node) -> Result<(), Error> {
+        for (index, &operand) in (0..).zip(operands) {
+            let mut last = None;
+            for position in 0..operand.count as usize {
+                let source = self.nodes(operand)[position];
+                if last != Some(source) {
+                    self.edge(source, node, Edge::Operand(index))?;
+                    last = Some(source);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_native_callees(&self) -> Result<(), Error> {
+        match self.here().called.iter().find(|&&callee| self.native[callee]) {
+            Some(&callee) => Err(Error::Unsupported {
+                place: self.place(),
+                problem: format!(
+                    "it calls {:?}, which holds a native call, an unknown number of times",
+                    self.module.computations[callee].name
+                ),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn expect_leaves(&self, found: usize) -> Result<(), Error> {
+        let wanted = self.here().shape.leaves();
+        if found == wanted {
+            return Ok(());
+        }
+        Err(self.malformed(format!("its shape has {wanted} arrays and its value has {found}")))
+    }
+
+    fn node(&mut self, leaf: usize, rule: Rule) -> Result<Node, Error> {
+        let (position, context) = (self.position(), self.top().context);
+        self.node_of(position, context, leaf, rule)
+    }
+
+    fn node_of(&mut self, instruction: usize, context: u32, leaf: usize, rule: Rule) -> Result<Node, Error> {
+        self.spend(1)?;
+        Ok(self.out.graph.add_node(Value {
+            instruction: u32::try_from(instruction).map_err(|_| Error::TooLarge { limit: MAX_SIZE })?,
+            context,
+            leaf: u32::try_from(leaf).map_err(|_| Error::TooLarge { limit: MAX_SIZE })?,
+            call: NONE,
+            rule,
+        }))
+    }
+
+    fn edge(&mut self, from: Node, to: Node, edge: Edge) -> Result<(), Error> {
+        debug_assert!(from < to || edge == Edge::Back, "only a loop leads back: one pass in order must do elsewhere");
+        self.spend(1)?;
+        self.out.graph.add_edge(from, to, edge);
+        Ok(())
+    }
+
+    fn span(&mut self, nodes: &[Node]) -> Result<Span, Error> {
+        self.spend(nodes.len())?;
+        let narrow = |value: usize| u32::try_from(value).expect("MAX_SIZE fits");
+        let span = Span { first: narrow(self.arrays.len()), count: narrow(nodes.len()) };
+        self.arrays.extend_from_slice(nodes);
+        Ok(span)
+    }
+
+    fn spend(&mut self, amount: usize) -> Result<(), Error> {
+        self.size = self.size.saturating_add(amount);
+        if self.size > MAX_SIZE { Err(Error::TooLarge { limit: MAX_SIZE }) } else { Ok(()) }
+    }
+
+    fn nodes(&self, span: Span) -> &[Node] {
+        &self.arrays[span.first as usize..][..span.count as usize]
+    }
+
+    fn top(&self) -> &Frame {
+        self.frames.last().expect("a computation is being written out")
+    }
+
+    fn position(&self) -> usize {
+        let frame = self.top();
+        self.module.computations[frame.computation].instructions.start + frame.position
+    }
+
+    fn here(&self) -> &'m Instruction {
+        &self.module.instructions[self.position()]
+    }
+
+    fn call_count(&self) -> u32 {
+        u32::try_from(self.out.calls.len()).expect("calls are fewer than nodes")
+    }
+
+    fn place(&self) -> String {
+        let computation = &self.module.computations[self.top().computation].name;
+        format!("instruction {:?} of computation {computation:?}", self.here().name)
+    }
+
+    fn malformed(&self, problem: String) -> Error {
+        Error::Malformed { place: self.place(), problem }
+    }
+}
+
+impl Frame {
+    fn new(
+        module: &Module,
+        computation: usize,
+        context: u32,
+        first_call: u32,
+        arguments: Vec<Span>,
+        guard: Option<Node>,
+    ) -> Self {
+        let count = module.computations[computation].instructions.len();
+        Self {
+            computation,
+            context,
+            position: 0,
+            values: Vec::with_capacity(count),
+            first_call,
+            calls_after: Vec::with_capacity(count),
+            arguments,
+            guard,
+            pending: None,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Time stays linear in the module.
+
+use std::time::{Duration, Instant};
+
+use super::build::{Computation, bytes, floats, handle, tuple, unknown_condition};
+use super::{audit_bytes, races};
+
+/// A chain of this many instructions with this many writes on one handle along it, each tied to the next.
+fn chain(instructions: usize, writes: usize) -> Vec<u8> {
+    let mut main = Computation::new("main", 1);
+    let mut h = main.parameter(0, handle());
+    let mut x = main.parameter(1, floats(&[8]));
+    for number in 0..instructions {
+        x = main.op("sine", "sine", floats(&[8]), &[x]);
+        if number % (instructions / writes) == 0 {
+            let w = main.write("w", &[h, x]);
+            h = main.entangle("e", &[h, w]);
+        }
+    }
+    bytes(vec![main])
+}
+
+fn time(bytes: &[u8]) -> Duration {
+    let start = Instant::now();
+    let audit = audit_bytes(bytes);
+    assert_eq!(audit.races().list, []);
+    let _ = audit.costs();
+    start.elapsed()
+}
+
+#[test]
+fn a_hundred_thousand_instructions_take_less_than_a_second() {
+    let took = time(&chain(100_000, 1_000));
+    // Without optimization everything is some ten times slower.
+    let limit = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 1 });
+    assert!(took < limit, "{took:?}");
+}
+
+#[test]
+fn a_loop_that_shifts_many_carried_values_ends_soon() {
+    // Value i becomes value i + 1: what enters needs as many iterations as there are values to get through.
+    const WIDTH: usize = 300;
+    let carried = tuple(&vec![handle(); WIDTH]);
+    let mut body = Computation::new("body", 1);
+    let state = body.parameter(0, carried.clone());
+    let elements: Vec<i64> = (0..).take(WIDTH).map(|i| body.element(state, i)).collect();
+    let first = body.entangle("e", &[elements[WIDTH - 1], elements[0]]);
+    let mut shifted = vec![first];
+    shifted.extend(&elements[..WIDTH - 1]);
+    body.tuple(&shifted);
+    let condition = unknown_condition(2, &carried);
+    let mut main = Computation::new("main", 3);
+    let h = main.parameter(0, handle());
+    let w = main.write("w", &[h]);
+    let tied = main.entangle("e", &[h, w]);
+    let mut init = vec![tied];
+    init.resize(WIDTH, h);
+    let init = main.tuple(&init);
+    let end = main.while_loop("loop", init, &body, &condition);
+    let last = main.element(end, i64::try_from(WIDTH - 1).expect("small"));
+    main.read("r", &[last]);
+    assert_eq!(races(&audit_bytes(&bytes(vec![body, condition, main]))), ["w r"]);
+}
