@@ -12,28 +12,41 @@ use pyo3::types::{PyCapsule, PyDict};
 /// The name of every capsule. jaxlib asks a capsule for its own name, so any will do.
 const CAPSULE: &CStr = c"XLA_FFI_Handler";
 
-/// Platform as jax registers it, target name, handler.
-const TARGETS: &[(&str, &str, Handler)] = &[
-    ("cpu", "entangle", entangle_cpu::entangle),
-    ("cpu", "entangle_testing_read", entangle_cpu::slots::read),
-    ("cpu", "entangle_testing_write", entangle_cpu::slots::write),
+/// Platform as jax registers it, target name, handler, and the handler that may be recorded into graphs.
+type Target = (&'static str, &'static str, Handler, Option<Handler>);
+
+#[rustfmt::skip] // a table
+const TARGETS: &[Target] = &[
+    ("cpu", "entangle", entangle_cpu::entangle, None),
+    ("cpu", "entangle_testing_read", entangle_cpu::slots::read, None),
+    ("cpu", "entangle_testing_write", entangle_cpu::slots::write, None),
+    ("CUDA", "entangle", entangle_cuda::entangle, Some(entangle_cuda::entangle_in_graph)),
+    ("CUDA", "entangle_testing_read", entangle_cuda::slots::read, Some(entangle_cuda::slots::read_in_graph)),
+    ("CUDA", "entangle_testing_write", entangle_cuda::slots::write, Some(entangle_cuda::slots::write_in_graph)),
+    ("ROCM", "entangle", entangle_rocm::entangle, Some(entangle_rocm::entangle_in_graph)),
+    ("ROCM", "entangle_testing_read", entangle_rocm::slots::read, Some(entangle_rocm::slots::read_in_graph)),
+    ("ROCM", "entangle_testing_write", entangle_rocm::slots::write, Some(entangle_rocm::slots::write_in_graph)),
 ];
 
-/// `{platform: {target: capsule}}`.
+/// `{platform: {target: (capsule, capsule of the handler that may be recorded into graphs, or None)}}`.
 #[pyfunction]
 fn targets(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let platforms = PyDict::new(py);
-    for &(platform, target, handler) in TARGETS {
+    for &(platform, target, plain, in_graph) in TARGETS {
         if !platforms.contains(platform)? {
             platforms.set_item(platform, PyDict::new(py))?;
         }
         let targets = platforms.as_any().get_item(platform)?;
-        let pointer = NonNull::new(handler as *mut c_void).expect("a function is not null");
-        // SAFETY: the pointer is to a function, which lives as long as the process; the capsule frees nothing.
-        let capsule = unsafe { PyCapsule::new_with_pointer(py, pointer, CAPSULE) }?;
-        targets.set_item(target, capsule)?;
+        let in_graph = in_graph.map(|handler| capsule(py, handler)).transpose()?;
+        targets.set_item(target, (capsule(py, plain)?, in_graph))?;
     }
     Ok(platforms)
+}
+
+fn capsule(py: Python<'_>, handler: Handler) -> PyResult<Bound<'_, PyCapsule>> {
+    let pointer = NonNull::new(handler as *mut c_void).expect("a function is not null");
+    // SAFETY: the pointer is to a function, which lives as long as the process; the capsule frees nothing.
+    unsafe { PyCapsule::new_with_pointer(py, pointer, CAPSULE) }
 }
 
 /// Gives every slot this value and empties the log.
