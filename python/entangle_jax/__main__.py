@@ -1,0 +1,29 @@
+"""`python -m entangle_jax COMMAND`: see `--help`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from entangle_jax import _demo, _info
+
+_COMMANDS = {
+    "demo": (_demo, "run native calls in and out of order on this machine, with and without entangle"),
+    "info": (_info, "print versions, platforms and native targets"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments name. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m entangle_jax", description="Order native calls in JAX programs.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (module, summary) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    arguments = parser.parse_args(argv)
+    status: int = arguments.run(arguments)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
