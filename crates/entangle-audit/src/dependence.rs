@@ -13,7 +13,8 @@ use crate::module::{Instruction, Module, Opcode};
 
 /// After writing out nested computations a program has at most this many values, operands and instructions.
 /// A program of a few calls that double at each level would otherwise fill the memory.
-const MAX_SIZE: usize = 1 << 24;
+/// The tests, which are not optimized, stop earlier.
+const MAX_SIZE: usize = if cfg!(test) { 1 << 21 } else { 1 << 24 };
 
 /// No call, in [`Value::call`].
 pub(crate) const NONE: u32 = u32::MAX;

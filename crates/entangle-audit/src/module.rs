@@ -409,7 +409,7 @@ fn check_computation(
     let first = instructions.len();
     let name = proto.name;
     let mut positions = HashMap::with_capacity(proto.instructions.len());
-    let ids: HashSet<i64> = proto.instructions.iter().map(|instruction| instruction.id).collect();
+    let ids: Vec<i64> = proto.instructions.iter().map(|instruction| instruction.id).collect();
     let mut numbers = HashSet::new();
     for (position, instruction) in proto.instructions.into_iter().enumerate() {
         let id = instruction.id;

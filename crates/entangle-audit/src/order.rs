@@ -265,10 +265,29 @@ impl Audit {
         for &root in &touched {
             by_base.entry(self.roots.base(root)).or_default().push(root);
         }
-        let mut overlapping = vec![Vec::new(); self.roots.len()];
-        for group in by_base.values() {
-            for &a in group {
-                overlapping[a as usize] = group.iter().copied().filter(|&b| self.roots.overlap(a, b)).collect();
+        let mut overlapping: Vec<Vec<u32>> = vec![Vec::new(); self.roots.len()];
+        for group in by_base.into_values() {
+            // Sorted by where they start, a part is compared only with those that start before it ends. Places in arrays of
+            // different lengths cannot be compared: then each is compared with each.
+            let extents: Vec<_> = group.iter().map(|&root| self.roots.extent(root)).collect();
+            let mut lengths = extents.iter().flatten().map(|(_, length)| length);
+            let first_length = lengths.next();
+            let comparable = lengths.all(|length| Some(length) == first_length);
+            let everywhere = (i64::MIN, i64::MAX);
+            let mut parts: Vec<((i64, i64), u32)> = extents
+                .iter()
+                .zip(&group)
+                .map(|(extent, &root)| (extent.filter(|_| comparable).map_or(everywhere, |(range, _)| range), root))
+                .collect();
+            parts.sort_unstable();
+            for (position, &((_, end), a)) in parts.iter().enumerate() {
+                overlapping[a as usize].push(a);
+                for &(_, b) in parts[position + 1..].iter().take_while(|((start, _), _)| *start < end) {
+                    if self.roots.overlap(a, b) {
+                        overlapping[a as usize].push(b);
+                        overlapping[b as usize].push(a);
+                    }
+                }
             }
         }
         if let Some(&anything) = touched.first().filter(|&&root| root == Audit::ANYTHING) {

@@ -178,6 +178,17 @@ impl Roots {
         self.chain(root)[0]
     }
 
+    /// From where to where a slice of an array of one dimension reaches, and the array's length; `None` for everything else.
+    pub(crate) fn extent(&self, root: u32) -> Option<((i64, i64), i64)> {
+        match self.chain(root).get(1).map(|&part| &self.list[part as usize]) {
+            Some(Root::Slice { of_shape, ranges, .. }) if ranges.len() == 1 => match of_shape[..] {
+                [length] => Some((ranges[0], length)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// The root's slices, the whole first.
     fn chain(&self, root: u32) -> Vec<u32> {
         let mut chain = vec![root];

@@ -70,6 +70,18 @@ fn slices_at_different_places_are_not_one_handle_and_overlapping_ones_are() {
 }
 
 #[test]
+fn slices_of_arrays_of_different_lengths_may_be_one_handle() {
+    let mut main = Computation::new("main", 1);
+    let all = main.parameter(0, handles(2));
+    let first = main.slice(all, 0, 1);
+    let doubled = main.op("doubled", "concatenate", handles(4), &[all, all]);
+    let third = main.slice(doubled, 2, 3);
+    main.write("first", &[first]);
+    main.write("third", &[third]);
+    assert_eq!(races(&audit(vec![main])), ["first third"]);
+}
+
+#[test]
 fn a_slice_at_an_unknown_place_may_be_any_element() {
     let mut main = Computation::new("main", 1);
     let all = main.parameter(0, handles(4));

@@ -61,3 +61,17 @@ fn a_loop_that_shifts_many_carried_values_ends_soon() {
     main.read("r", &[last]);
     assert_eq!(races(&audit_bytes(&bytes(vec![body, condition, main]))), ["w r"]);
 }
+
+#[test]
+fn thousands_of_handles_in_one_array_are_told_apart_soon() {
+    const HANDLES: i64 = 5_000;
+    let mut main = Computation::new("main", 1);
+    let all = main.parameter(0, super::build::handles(HANDLES));
+    for at in 0..HANDLES {
+        let h = main.slice(all, at, at + 1);
+        main.write("w", &[h]);
+    }
+    let start = Instant::now();
+    assert_eq!(audit_bytes(&bytes(vec![main])).races().list, []);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
