@@ -33,7 +33,7 @@ RUNGS, STEPS, STAGES = 5_000, 10, 4
 
 
 def ladder(rng: np.random.Generator) -> scipy.sparse.csr_array:
-    """The nodal matrix of a ladder: two rails and rungs of resistors with amplifiers, and a leak to ground at each node.
+    """The nodal matrix of a ladder: rails and rungs of resistors with amplifiers, and leaks to ground at each node.
 
     The elements have random values. The pattern is always the same, and factorising hardly fills it in.
     """
@@ -86,7 +86,7 @@ def reference(matrices: list[scipy.sparse.csr_array], sources: np.ndarray) -> li
 
 
 def warns_of_handle_objects(numeric: klujax.KLUNumeric, witness: jax.Array) -> bool:
-    """klujax's handle objects are pytree nodes without leaves, so entangle can tie nothing to them and has to say so."""
+    """The handle objects of klujax are pytree nodes without leaves: entangle cannot order them and has to say so."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         entangle(numeric, witness)

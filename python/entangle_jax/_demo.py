@@ -117,11 +117,12 @@ def _chain(length: int) -> Scenario:
         del scope
 
         def program(token: jax.Array) -> Any:
-            values = []
+            values: list[jax.Array] = []
             for i in range(1, length + 1):
+                if values:
+                    token = tie(token, values[-1])
                 token = tie(token, _write(f"write{i}", token, i))
                 values.append(_read(f"read{i}", token))
-                token = tie(token, values[-1])
             return tuple(values), ()
 
         return program
