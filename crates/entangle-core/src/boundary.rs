@@ -7,7 +7,7 @@ use std::ffi::CString;
 use std::panic::catch_unwind;
 
 use crate::call::{Call, open};
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Silent};
 use crate::ffi;
 
 /// What a handler promises to the runtime.
@@ -61,18 +61,21 @@ where
     F: FnOnce(&Call<'_>) -> Result<(), Error>,
 {
     // SAFETY: the caller's contract.
-    let call = unsafe { Call::open(frame) };
-    let outcome = match &call {
-        Err(error) => Err(error.clone()),
+    let outcome = match unsafe { Call::open(frame) } {
+        Err(error) => Err(error),
         Ok(call) => {
             // SAFETY: `Call::open` found the frame long enough to have its extensions and its context.
-            if let Some(metadata) = unsafe { metadata_query((*frame).extension_start) } {
+            let extension = unsafe { (*frame).extension_start };
+            if !extension.is_null()
+                // SAFETY: the list of extensions of this frame.
+                && let Some(metadata) = unsafe { metadata_query(extension) }
+            {
                 // SAFETY: a metadata query holds a struct for the handler to write.
                 return unsafe { write_metadata(metadata, traits) }
                     .map(|()| core::ptr::null_mut())
                     .map_err(Unreportable);
             }
-            catch_unwind(AssertUnwindSafe(|| body(call))).unwrap_or_else(|panic| Err(panic_error(panic)))
+            catch_unwind(AssertUnwindSafe(|| body(&call))).unwrap_or_else(|panic| Err(panic_error(panic)))
         }
     };
     match outcome {
@@ -86,13 +89,15 @@ where
 ///
 /// # Safety
 /// `extension` starts a null-terminated list of extensions.
+#[cold]
+#[inline(never)]
 unsafe fn metadata_query(mut extension: *mut ffi::Extension) -> Option<*mut ffi::Metadata> {
     while !extension.is_null() {
         // SAFETY: the caller's contract. A malformed list ends the search: it is no query.
-        let base = unsafe { open(extension.cast_const()) }.ok()?;
+        let base = unsafe { open::<_, Silent>(extension.cast_const()) }.ok()?;
         if base.kind == ffi::EXTENSION_METADATA {
             // SAFETY: an extension of this type is the start of a `MetadataExtension`.
-            let query = unsafe { open(extension.cast_const().cast::<ffi::MetadataExtension>()) }.ok()?;
+            let query = unsafe { open::<ffi::MetadataExtension, Silent>(extension.cast_const().cast()) }.ok()?;
             return Some(query.metadata);
         }
         extension = base.next;
@@ -104,7 +109,7 @@ unsafe fn metadata_query(mut extension: *mut ffi::Extension) -> Option<*mut ffi:
 /// `metadata` is null or points to a writable struct as long as its `struct_size`.
 unsafe fn write_metadata(metadata: *mut ffi::Metadata, traits: Traits) -> Result<(), Error> {
     // SAFETY: the caller's contract; the reference ends before the struct is written.
-    unsafe { open(metadata.cast_const()) }.map(|_: &ffi::Metadata| ())?;
+    unsafe { open::<_, Error>(metadata.cast_const()) }.map(|_: &ffi::Metadata| ())?;
     let (major, minor) = ffi::API_VERSION;
     // SAFETY: not null, aligned and long enough (just checked); writable by the caller's contract.
     let metadata = unsafe { &mut *metadata };

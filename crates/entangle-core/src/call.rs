@@ -5,7 +5,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Fault};
 use crate::ffi::{self, Mirror};
 
 /// Opens a mirrored struct if its pointer and its size allow.
@@ -13,14 +13,17 @@ use crate::ffi::{self, Mirror};
 /// # Safety
 /// `ptr` is null, or misaligned, or points to `struct_size` readable bytes that stay unchanged for `'a`,
 /// where `struct_size` is the `usize` at `ptr`.
-pub(crate) unsafe fn open<'a, T: Mirror>(ptr: *const T) -> Result<&'a T, Error> {
+#[inline]
+pub(crate) unsafe fn open<'a, T: Mirror, E: Fault>(ptr: *const T) -> Result<&'a T, E> {
     if ptr.is_null() || !ptr.is_aligned() {
-        return Err(Error::frame(format_args!("the pointer to {} is {ptr:p}", T::NAME)));
+        return Err(E::new(move || Error::frame(format_args!("the pointer to {} is {ptr:p}", T::NAME))));
     }
     // SAFETY: every `Mirror` starts with its `struct_size`, and the caller says that it can be read.
     let struct_size = unsafe { ptr.cast::<usize>().read() };
     if struct_size < T::END {
-        return Err(Error::frame(format_args!("{} has {struct_size} bytes, wanted {} or more", T::NAME, T::END)));
+        return Err(E::new(move || {
+            Error::frame(format_args!("{} has {struct_size} bytes, wanted {} or more", T::NAME, T::END))
+        }));
     }
     // SAFETY: not null, aligned, and long enough; the caller vouches for the bytes and the lifetime. A
     // struct that ends in padding is padded in C too, so the reference stays within the C object.
@@ -35,6 +38,7 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     /// # Safety
     /// As for [`open`]; and everything that the frame points to is as the C interface says, for `'a`.
+    #[inline]
     pub(crate) unsafe fn open(frame: *const ffi::CallFrame) -> Result<Self, Error> {
         // SAFETY: the same contract.
         let frame = unsafe { open(frame) }?;
@@ -46,17 +50,23 @@ impl<'a> Call<'a> {
     /// # Errors
     /// It is in another stage.
     pub fn expect_execute(&self) -> Result<(), Error> {
-        if self.frame.stage == ffi::STAGE_EXECUTE {
+        self.check_execute()
+    }
+
+    pub(crate) fn check_execute<E: Fault>(&self) -> Result<(), E> {
+        let stage = self.frame.stage;
+        if stage == ffi::STAGE_EXECUTE {
             return Ok(());
         }
-        Err(Error::new(
-            Code::Unimplemented,
-            format!(
-                "called in stage {} of the XLA FFI, but this handler is for stage {} (EXECUTE) alone; register it as the \"execute\" handler",
-                self.frame.stage,
-                ffi::STAGE_EXECUTE
-            ),
-        ))
+        Err(E::new(move || {
+            Error::new(
+                Code::Unimplemented,
+                format!(
+                    "called in stage {stage} of the XLA FFI, but this handler is for stage {} (EXECUTE) alone; register it as the \"execute\" handler",
+                    ffi::STAGE_EXECUTE
+                ),
+            )
+        }))
     }
 
     /// The operands.
@@ -64,6 +74,10 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn args(&self) -> Result<Buffers<'a>, Error> {
+        self.open_args()
+    }
+
+    pub(crate) fn open_args<E: Fault>(&self) -> Result<Buffers<'a>, E> {
         let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open("operand", "XLA_FFI_Args", struct_size, ffi::Args::END, size, types, items) }
@@ -74,6 +88,10 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn rets(&self) -> Result<Buffers<'a>, Error> {
+        self.open_rets()
+    }
+
+    pub(crate) fn open_rets<E: Fault>(&self) -> Result<Buffers<'a>, E> {
         let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open("result", "XLA_FFI_Rets", struct_size, ffi::Rets::END, size, types, items) }
@@ -128,7 +146,7 @@ impl<'a> Call<'a> {
             )
         };
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
-        let api = unsafe { open(self.frame.api) }?;
+        let api = unsafe { open::<_, Error>(self.frame.api) }?;
         let get = api.stream_get.ok_or_else(|| wrong_platform("the runtime has no XLA_FFI_Stream_Get"))?;
         let mut args = ffi::StreamGetArgs {
             struct_size: ffi::StreamGetArgs::END,
@@ -223,22 +241,26 @@ impl<'a> Buffers<'a> {
     /// # Safety
     /// If `size` is positive, `types` and `items` are null or point to that many entries, each entry of
     /// `items` fit for [`open`], all for `'a`.
-    unsafe fn open(
+    unsafe fn open<E: Fault>(
         what: &'static str,
-        name: &str,
+        name: &'static str,
         struct_size: usize,
         end: usize,
         size: i64,
         types: *const c_int,
         items: *const *mut c_void,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, E> {
         if struct_size < end {
-            return Err(Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more")));
+            return Err(E::new(move || {
+                Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more"))
+            }));
         }
-        let len =
-            usize::try_from(size).map_err(|_| Error::frame(format_args!("{name} says it holds {size} buffers")))?;
+        let len = usize::try_from(size)
+            .map_err(|_| E::new(move || Error::frame(format_args!("{name} says it holds {size} buffers"))))?;
         if len > 0 && (types.is_null() || items.is_null()) {
-            return Err(Error::frame(format_args!("{name} holds {len} buffers and a null pointer to them")));
+            return Err(E::new(move || {
+                Error::frame(format_args!("{name} holds {len} buffers and a null pointer to them"))
+            }));
         }
         Ok(Self { what, len, types, items, lifetime: PhantomData })
     }
@@ -260,28 +282,7 @@ impl<'a> Buffers<'a> {
     /// # Errors
     /// There is none, it is no buffer, or the frame is malformed.
     pub fn get(&self, index: usize) -> Result<Buffer<'a>, Error> {
-        if index >= self.len {
-            return Err(Error::new(
-                Code::InvalidArgument,
-                format!(
-                    "{} {index} was asked for, but the call has {}: the handler and the lowering do not fit each other",
-                    self.what, self.len
-                ),
-            ));
-        }
-        // SAFETY: `index` is below `len`, and a list with entries is not null (both checked).
-        let kind = unsafe { *self.types.add(index) };
-        if kind != ffi::ARG_BUFFER {
-            return Err(Error::frame(format_args!(
-                "{} {index} has type {kind}, wanted {} (a buffer)",
-                self.what,
-                ffi::ARG_BUFFER
-            )));
-        }
-        // SAFETY: as above.
-        let item = unsafe { *self.items.add(index) };
-        // SAFETY: an entry of type buffer points to a buffer (`Buffers::open`).
-        let buffer = unsafe { open(item.cast_const().cast::<ffi::Buffer>()) }?;
+        let buffer = self.open_at::<Error>(index)?;
         if buffer.rank < 0 || (buffer.rank > 0 && buffer.dims.is_null()) {
             return Err(Error::frame(format_args!(
                 "{} {index} has rank {} and dimensions at {:p}",
@@ -289,6 +290,32 @@ impl<'a> Buffers<'a> {
             )));
         }
         Ok(Buffer { buffer })
+    }
+
+    /// The buffer at that index as C knows it: its rank and dimensions are not checked.
+    pub(crate) fn open_at<E: Fault>(&self, index: usize) -> Result<&'a ffi::Buffer, E> {
+        let Self { what, len, .. } = *self;
+        if index >= len {
+            return Err(E::new(move || {
+                Error::new(
+                    Code::InvalidArgument,
+                    format!(
+                        "{what} {index} was asked for, but the call has {len}: the handler and the lowering do not fit each other"
+                    ),
+                )
+            }));
+        }
+        // SAFETY: `index` is below `len`, and a list with entries is not null (both checked).
+        let kind = unsafe { *self.types.add(index) };
+        if kind != ffi::ARG_BUFFER {
+            return Err(E::new(move || {
+                Error::frame(format_args!("{what} {index} has type {kind}, wanted {} (a buffer)", ffi::ARG_BUFFER))
+            }));
+        }
+        // SAFETY: as above.
+        let item = unsafe { *self.items.add(index) };
+        // SAFETY: an entry of type buffer points to a buffer (`Buffers::open`).
+        unsafe { open(item.cast_const().cast::<ffi::Buffer>()) }
     }
 }
 

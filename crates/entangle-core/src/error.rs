@@ -26,16 +26,15 @@ impl Code {
 }
 
 /// An error with a code and a message. The runtime shows the message to the user.
+///
+/// It is one pointer, so that a result that may hold one is returned in registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
-    code: Code,
-    message: String,
-}
+pub struct Error(Box<(Code, String)>);
 
 impl Error {
     /// An error of the given kind.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self(Box::new((code, message.into())))
     }
 
     /// A frame that does not hold what the C interface promises.
@@ -51,20 +50,45 @@ impl Error {
     /// Its kind.
     #[must_use]
     pub fn code(&self) -> Code {
-        self.code
+        self.0.0
     }
 
     /// Its text.
     #[must_use]
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.1
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(self.message())
     }
 }
 
 impl std::error::Error for Error {}
+
+/// What a check fails with.
+///
+/// Checks are written once and run in two ways. With [`Error`] they say what is wrong; with [`Silent`] they only say that
+/// something is, and keep nothing at hand to put into a message, which makes them several times shorter.
+pub(crate) trait Fault {
+    fn new(make: impl FnOnce() -> Error) -> Self;
+}
+
+impl Fault for Error {
+    #[cold]
+    #[inline(never)]
+    fn new(make: impl FnOnce() -> Error) -> Self {
+        make()
+    }
+}
+
+/// Something is wrong.
+pub(crate) struct Silent;
+
+impl Fault for Silent {
+    fn new(_: impl FnOnce() -> Error) -> Self {
+        Self
+    }
+}
