@@ -3,6 +3,7 @@
 Everything that JAX asks of a primitive stands here, in the order in which JAX asks for it.
 """
 
+import sys
 from typing import Any
 
 import jax
@@ -17,9 +18,20 @@ TARGET = "entangle"
 NATIVE_PLATFORMS = ("cpu", "cuda", "rocm")
 """Platforms, as JAX names them in lowering, that have a native handler."""
 
-# `n`: how many operands are payload. `shared`: which of those are witnesses as well.
-entangle_p = _private.Primitive("entangle")
-entangle_p.multiple_results = True
+
+class _Entangle(_private.Primitive):
+    """`n`: how many operands are payload. `shared`: which of those are witnesses as well."""
+
+    multiple_results = True
+
+    def bind(self, *operands: Any, n: int, shared: tuple[int, ...]) -> list[Any]:
+        # `jax.experimental.jet` takes long to import, so its rule is registered once somebody has done so.
+        if (jet := sys.modules.get("jax.experimental.jet")) is not None:
+            jet.jet_rules.setdefault(self, _jet)
+        return super().bind(*operands, n=n, shared=shared)
+
+
+entangle_p = _Entangle("entangle")
 
 
 # Evaluation outside of `jit`, as under an eager `vmap` or `grad`.
@@ -90,6 +102,14 @@ def _jvp(primals: Any, tangents: Any, *, n: int, shared: tuple[int, ...]) -> Any
 
 
 ad.primitive_jvps[entangle_p] = _jvp
+
+
+# Taylor mode: the terms are ordered as the payload is, all in one call.
+def _jet(primals: Any, series: Any, *, n: int, shared: tuple[int, ...]) -> Any:
+    out = entangle_p.bind(*primals, n=n, shared=shared)
+    terms = [term for leaf in series[:n] for term in leaf]
+    moved = iter(entangle_p.bind(*terms, *primals[n:], *(out[i] for i in shared), n=len(terms), shared=()))
+    return out, [[next(moved) for _ in leaf] for leaf in series[:n]]
 
 
 # Linearization: for reverse mode the linear map is the identity and holds nothing of the witnesses.
