@@ -12,6 +12,8 @@ from jax.interpreters import ad, batching, mlir
 from entangle_jax import _partitioning, _private
 from entangle_jax._leaves import warn_user
 
+_private.register_exclusion(__file__)
+
 TARGET = "entangle"
 """The name of the native target. Part of exported programs: it never changes."""
 

@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from entangle_jax import _native
+from entangle_jax import _native, _private
+
+_private.register_exclusion(__file__)
 
 READ_TARGET = "entangle_testing_read"
 """The native target behind `read`: operand 0 is the token."""

@@ -1,6 +1,8 @@
-//! The native module `entangle_jax._native`: hands out the handlers, and the log of the slots.
+//! The native module `entangle_jax._native`: hands out the handlers, the log of the slots, and the audit.
 //!
 //! Registration with jax is the Python package's part; see `entangle_jax/_registration.py`.
+
+mod audit;
 
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
@@ -69,5 +71,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FFI_API_VERSION", entangle_core::ffi::API_VERSION)?;
     module.add_function(wrap_pyfunction!(targets, module)?)?;
     module.add_function(wrap_pyfunction!(slots_reset, module)?)?;
-    module.add_function(wrap_pyfunction!(slots_log, module)?)
+    module.add_function(wrap_pyfunction!(slots_log, module)?)?;
+    module.add_class::<audit::Audit>()?;
+    module.add_function(wrap_pyfunction!(audit::draw, module)?)
 }

@@ -1,0 +1,169 @@
+//! `entangle_audit` for Python: the answers as tuples and dictionaries, which `entangle_jax/_audit.py` gives names and words.
+
+use std::panic::catch_unwind;
+
+use entangle_audit::{CopyReason, Cost, Fate, Kind, Module, Order, Target, Targets, Unproven};
+use layout::backends::svg::SVGWriter;
+use layout::gv::{DotParser, GraphBuilder};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// One program, read and followed.
+#[pyclass(frozen, module = "entangle_jax._native")]
+pub(crate) struct Audit(entangle_audit::Audit);
+
+/// (file, line, function)
+type Source = (String, u32, String);
+/// (name, target, kind, place, sources, `op_name`, handles)
+type Call = (String, String, &'static str, Vec<String>, Vec<Source>, String, Vec<String>);
+/// (first, second, handle, loop, what orders them without proof)
+type Race = (usize, usize, String, Option<String>, Option<&'static str>);
+/// (bytes, (copy, why, by whom) if it was copied, whether it has elements)
+type Leaf = (u64, Option<(String, &'static str, Option<String>)>, bool);
+/// (call, payload, witnesses, dropped witnesses, transposes, collectives)
+type CostOfCall = (usize, Vec<Leaf>, usize, Vec<usize>, Vec<String>, Vec<String>);
+
+#[pymethods]
+impl Audit {
+    /// Reads a serialized `HloModuleProto` or `HloProto`. A target is a name and the operands that hold its handles.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        program: &[u8],
+        reads: Vec<(String, Vec<usize>)>,
+        writes: Vec<(String, Vec<usize>)>,
+        others: Vec<String>,
+    ) -> PyResult<Self> {
+        let targets = |list: Vec<(String, Vec<usize>)>| {
+            list.into_iter().map(|(name, operands)| Target { name, operands }).collect()
+        };
+        let targets = Targets { reads: targets(reads), writes: targets(writes), others, ..Targets::default() };
+        py.detach(|| Module::parse(program).and_then(|module| entangle_audit::Audit::new(module, &targets)))
+            .map(Self)
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    #[getter]
+    fn module(&self) -> &str {
+        self.0.module().name()
+    }
+
+    #[getter]
+    fn instructions(&self) -> usize {
+        self.0.module().len()
+    }
+
+    #[getter]
+    fn is_scheduled(&self) -> bool {
+        self.0.module().is_scheduled()
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        self.0
+            .calls()
+            .iter()
+            .map(|call| {
+                let sources = call.source.iter().map(|s| (s.file.clone(), s.line, s.function.clone())).collect();
+                let kind = match call.kind {
+                    Kind::Read => "read",
+                    Kind::Write => "write",
+                    Kind::Entangle => "entangle",
+                    Kind::Other => "other",
+                };
+                (
+                    call.name.clone(),
+                    call.target.clone(),
+                    kind,
+                    call.place.clone(),
+                    sources,
+                    call.op_name.clone(),
+                    call.handles.clone(),
+                )
+            })
+            .collect()
+    }
+
+    /// The races, and how many more there are than are listed.
+    fn races(&self, py: Python<'_>) -> (Vec<Race>, usize) {
+        let races = py.detach(|| self.0.races());
+        let list = races
+            .list
+            .into_iter()
+            .map(|race| {
+                let unproven = match race.unproven {
+                    Unproven::Nothing => None,
+                    Unproven::ControlEdge => Some("control edge"),
+                    Unproven::Schedule => Some("schedule"),
+                };
+                (race.first, race.second, race.handle, race.later_iteration_of, unproven)
+            })
+            .collect();
+        (list, races.more)
+    }
+
+    /// Whether `second` comes after `first`: the names on a data path, or a word for why there is none.
+    fn order(&self, first: usize, second: usize) -> PyResult<(&'static str, Vec<String>)> {
+        let calls = self.0.calls().len();
+        if first >= calls || second >= calls {
+            return Err(PyValueError::new_err(format!("calls {first} and {second} of {calls}")));
+        }
+        Ok(match self.0.order(first, second) {
+            Order::DataPath(path) => ("data path", path),
+            Order::NeverBoth => ("never both", Vec::new()),
+            Order::ScheduleOnly(_) => ("schedule only", Vec::new()),
+            Order::Unordered => ("unordered", Vec::new()),
+        })
+    }
+
+    fn costs(&self) -> Vec<CostOfCall> {
+        self.0.costs().into_iter().map(cost).collect()
+    }
+
+    /// Arrows between calls, without those that others imply, and how many calls were left out.
+    fn graph(&self) -> (Vec<(usize, usize)>, usize) {
+        let graph = self.0.graph();
+        (graph.edges, graph.more)
+    }
+
+    /// Calls of this program, as written, that `compiled` lacks, and in which call each was merged if in one.
+    fn lost(&self, compiled: &Self) -> Vec<(usize, Option<usize>)> {
+        entangle_audit::lost(&self.0, &compiled.0).into_iter().map(|lost| (lost.call, lost.merged_with)).collect()
+    }
+}
+
+fn cost(cost: Cost) -> CostOfCall {
+    let leaf = |leaf: entangle_audit::PayloadLeaf| match leaf.fate {
+        Fate::InPlace => (leaf.bytes, None, true),
+        Fate::NoElements => (leaf.bytes, None, false),
+        Fate::Copied { by, why } => {
+            let (why, whom) = match why {
+                CopyReason::NotDonated { argument } => ("argument not donated", Some(argument)),
+                CopyReason::PassedTwice => ("passed twice", None),
+                CopyReason::StillUsed { by } => ("still used", Some(by)),
+                CopyReason::Constant => ("constant", None),
+                CopyReason::Layout => ("layout", None),
+                CopyReason::Unknown => ("unknown", None),
+            };
+            (leaf.bytes, Some((by, why, whom)), true)
+        }
+    };
+    let payload = cost.payload.into_iter().map(leaf).collect();
+    (cost.call, payload, cost.witnesses, cost.dropped_witnesses, cost.transposes, cost.collectives)
+}
+
+/// Draws a graph in the DOT language as SVG.
+#[pyfunction]
+pub(crate) fn draw(py: Python<'_>, dot: &str) -> PyResult<String> {
+    py.detach(|| {
+        catch_unwind(|| {
+            let graph = DotParser::new(dot).process()?;
+            let mut builder = GraphBuilder::new();
+            builder.visit_graph(&graph);
+            let mut svg = SVGWriter::new();
+            builder.get().do_it(false, false, false, &mut svg);
+            Ok(svg.finalize())
+        })
+        .unwrap_or_else(|_| Err("the layout failed".into()))
+    })
+    .map_err(|error: String| PyValueError::new_err(format!("cannot draw this graph: {error}")))
+}
