@@ -4,6 +4,7 @@
 loops, so that a path it finds is one that the runtime has to obey.
 """
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 
@@ -44,6 +45,17 @@ def text(function, *args, **options):
         return function.as_text()
     function = function if hasattr(function, "lower") else jax.jit(function, **options)
     return function.lower(*args).compile().as_text()
+
+
+@contextlib.contextmanager
+def partitioner(shardy):
+    """Within it, programs are partitioned by Shardy or by GSPMD."""
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", shardy)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
 
 
 def parse(hlo):
