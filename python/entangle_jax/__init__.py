@@ -7,6 +7,8 @@
 nobody has to place such calls by hand.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from entangle_jax import _installation, _registration  # the installation first: it says what is wrong
 from entangle_jax._entangle import entangle
 from entangle_jax._export import export_checks
@@ -14,6 +16,18 @@ from entangle_jax._handle import Handle
 from entangle_jax._leaves import OrderingWarning
 from entangle_jax._native import __version__
 
+if TYPE_CHECKING:
+    from entangle_jax._audit import RaceError, Report, audit
+
 _registration.register()
 
-__all__ = ["Handle", "OrderingWarning", "__version__", "entangle", "export_checks"]
+__all__ = ["Handle", "OrderingWarning", "RaceError", "Report", "__version__", "audit", "entangle", "export_checks"]
+
+
+def __getattr__(name: str) -> Any:
+    """`audit` is for development: imported when it is used, not with every program."""
+    if name in ("RaceError", "Report", "audit"):
+        from entangle_jax import _audit
+
+        return getattr(_audit, name)
+    raise AttributeError(f"module 'entangle_jax' has no attribute {name!r}")

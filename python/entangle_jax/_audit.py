@@ -166,24 +166,31 @@ class Report:
     entangles: tuple[Entangle, ...]
     _audits: dict[str, Any] = dataclasses.field(compare=False)
 
-    def ordered(self, a: Call | str, b: Call | str) -> bool:
+    def ordered(self, a: Call | str, b: Call | str, *, later_iteration: bool = False) -> bool:
         """Whether `b` comes after `a` by a data path, in every run.
 
         Args:
           a: a call of `calls`, or the name of a target: all its calls.
           b: likewise.
+          later_iteration: ask for `b` in every later iteration of each loop around both, not in the same one.
 
         Raises:
-          ValueError: there is no such call, or the two calls are of different programs.
+          ValueError: there is no such call, the two calls are of different programs, or there is no loop around both.
         """
         pairs = [
             (first, second) for first in self._calls(a) for second in self._calls(b) if first.program == second.program
         ]
-        if not pairs:
-            raise ValueError(f"{a} and {b} are not in the same program.")
-        return all(
-            self._audits[first.program].order(first.index, second.index)[0] == "data path" for first, second in pairs
-        )
+        orders = [order for first, second in pairs for order in self._order(first, second, later_iteration)]
+        if not orders:
+            where = "in a loop together" if later_iteration and pairs else "in the same program"
+            raise ValueError(f"{a} and {b} are not {where}.")
+        return all(order == "data path" for order in orders)
+
+    def _order(self, first: Call, second: Call, later_iteration: bool) -> list[str]:
+        one = self._audits[first.program]
+        if later_iteration:
+            return [order for order, _ in one.order_in_later_iterations(first.index, second.index)]
+        return [one.order(first.index, second.index)[0]]
 
     def raise_if_races(self) -> None:
         """Raise if there is a race.
@@ -324,7 +331,17 @@ def audit_programs(programs: dict[str, bytes], reads: Iterable[TargetSpec], writ
     audits = {name: _native.Audit(program, reading, writing, []) for name, program in programs.items()}
     calls = {
         program: [
-            Call(program, i, name, target, kind, tuple(place), tuple(Source(*s) for s in sources), op_name, tuple(handles))
+            Call(
+                program,
+                i,
+                name,
+                target,
+                kind,
+                tuple(place),
+                tuple(Source(*s) for s in sources),
+                op_name,
+                tuple(handles),
+            )
             for i, (name, target, kind, place, sources, op_name, handles) in enumerate(one.calls())
         ]
         for program, one in audits.items()
@@ -409,7 +426,9 @@ def _races(audits: dict[str, Any], calls: dict[str, list[Call]]) -> tuple[tuple[
 def _entangle(calls: list[Call], cost: Any) -> Entangle:
     index, leaves, witnesses, dropped_witnesses, transposes, collectives = cost
     copies = tuple(Copy(i, size, *copied) for i, (size, copied, _) in enumerate(leaves) if copied)
-    empty = tuple(f"payload leaf {i} has no elements" for i, (_, _, has_elements) in enumerate(leaves) if not has_elements)
+    empty = tuple(
+        f"payload leaf {i} has no elements" for i, (_, _, has_elements) in enumerate(leaves) if not has_elements
+    )
     return Entangle(
         calls[index],
         sum(size for size, _, _ in leaves),
@@ -436,9 +455,11 @@ def _race_lines(race: Race) -> list[str]:
 def _table(entangles: Sequence[Entangle]) -> list[str]:
     rows = [("entangle at", "payload", "copied", "why")]
     for one in entangles:
-        reasons = {
-            copy.why + (f": {copy.whom}" if copy.whom else "") for copy in one.copies
-        } | {f"around it: {name}" for name in (*one.transposes, *one.collectives)} | set(one.dropped)
+        reasons = (
+            {copy.why + (f": {copy.whom}" if copy.whom else "") for copy in one.copies}
+            | {f"around it: {name}" for name in (*one.transposes, *one.collectives)}
+            | set(one.dropped)
+        )
         copied = _size(one.copied_bytes) if one.copies else "in place"
         rows.append((str(one.call.source), _size(one.payload_bytes), copied, "; ".join(sorted(reasons))))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]

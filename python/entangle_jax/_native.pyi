@@ -1,4 +1,4 @@
-"""The native module: handlers for XLA, and the slots of `entangle_jax.testing`."""
+"""The native module: handlers for XLA, the slots of `entangle_jax.testing`, and the audit. See python/src."""
 
 from typing import Any
 
@@ -18,3 +18,49 @@ def slots_reset(value: float) -> None:
 
 def slots_log() -> list[tuple[str, int, float, str | None]]:
     """`(op, slot, value, label)` of every access since the last reset, in the order in which they ran."""
+
+class Audit:
+    """One program, read and followed. `entangle_jax._audit` gives names to these answers."""
+
+    def __new__(
+        cls,
+        program: bytes,
+        reads: list[tuple[str, list[int]]],
+        writes: list[tuple[str, list[int]]],
+        others: list[str],
+    ) -> Audit:
+        """Read a serialized `HloModuleProto` or `HloProto`. Raises `ValueError` for anything else."""
+
+    @property
+    def module(self) -> str: ...
+    @property
+    def instructions(self) -> int: ...
+    @property
+    def is_scheduled(self) -> bool: ...
+    def calls(self) -> list[tuple[str, str, str, list[str], list[tuple[str, int, str]], str, list[str]]]:
+        """(name, target, kind, place, sources, op_name, handles) of each native call."""
+
+    def races(self) -> tuple[list[tuple[int, int, str, str | None, str | None]], int]:
+        """(first, second, handle, loop, what orders them without proof) of each race, and how many more there are."""
+
+    def order(self, first: int, second: int) -> tuple[str, list[str]]:
+        """`"data path"` and the names on it, or `"never both"`, `"schedule only"`, `"unordered"`."""
+
+    def order_in_later_iterations(self, first: int, second: int) -> list[tuple[str, list[str]]]:
+        """The same for `second` in every later iteration of each loop around both."""
+
+    def costs(
+        self,
+    ) -> list[
+        tuple[int, list[tuple[int, tuple[str, str, str | None] | None, bool]], int, list[int], list[str], list[str]]
+    ]:
+        """(call, payload leaves, witnesses, dropped witnesses, transposes, collectives) of each call of `entangle`."""
+
+    def graph(self) -> tuple[list[tuple[int, int]], int]:
+        """Arrows between calls, without those that others imply, and how many calls were left out."""
+
+    def lost(self, compiled: Audit) -> list[tuple[int, int | None]]:
+        """Calls of this program that `compiled` lacks, and in which call each was merged if in one."""
+
+def draw(dot: str) -> str:
+    """Draw a graph in the DOT language as SVG. Raises `ValueError` if it cannot."""

@@ -107,12 +107,16 @@ impl Audit {
         if first >= calls || second >= calls {
             return Err(PyValueError::new_err(format!("calls {first} and {second} of {calls}")));
         }
-        Ok(match self.0.order(first, second) {
-            Order::DataPath(path) => ("data path", path),
-            Order::NeverBoth => ("never both", Vec::new()),
-            Order::ScheduleOnly(_) => ("schedule only", Vec::new()),
-            Order::Unordered => ("unordered", Vec::new()),
-        })
+        Ok(words(self.0.order(first, second)))
+    }
+
+    /// The same for `second` in every later iteration of each loop around both; none if there is no such loop.
+    fn order_in_later_iterations(&self, first: usize, second: usize) -> PyResult<Vec<(&'static str, Vec<String>)>> {
+        let calls = self.0.calls().len();
+        if first >= calls || second >= calls {
+            return Err(PyValueError::new_err(format!("calls {first} and {second} of {calls}")));
+        }
+        Ok(self.0.order_in_later_iterations(first, second).into_iter().map(|(_, order)| words(order)).collect())
     }
 
     fn costs(&self) -> Vec<CostOfCall> {
@@ -128,6 +132,15 @@ impl Audit {
     /// Calls of this program, as written, that `compiled` lacks, and in which call each was merged if in one.
     fn lost(&self, compiled: &Self) -> Vec<(usize, Option<usize>)> {
         entangle_audit::lost(&self.0, &compiled.0).into_iter().map(|lost| (lost.call, lost.merged_with)).collect()
+    }
+}
+
+fn words(order: Order) -> (&'static str, Vec<String>) {
+    match order {
+        Order::DataPath(path) => ("data path", path),
+        Order::NeverBoth => ("never both", Vec::new()),
+        Order::ScheduleOnly(_) => ("schedule only", Vec::new()),
+        Order::Unordered => ("unordered", Vec::new()),
     }
 }
 

@@ -11,10 +11,9 @@ import jax
 import pytest
 
 import entangle_jax
-from entangle_jax import _registration, entangle
+from entangle_jax import _registration, audit, entangle
 from entangle_jax.__main__ import main
-from entangle_jax._datapath import Program
-from entangle_jax._demo import METHODS, SCENARIOS, Method, Result, measure, run, verdict
+from entangle_jax._demo import METHODS, SCENARIOS, Method, Result, data_paths, measure, run, verdict
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 WITHOUT = [method for method in METHODS if method.name != "entangle"]
@@ -26,12 +25,15 @@ def compiled(scenario, method):
     return BY_NAME[scenario].compile(method)
 
 
-def program(scenario, method):
-    return Program(compiled(scenario, method).as_text())
+def with_path(scenario, method):
+    """The pairs that have a data path in the compiled program."""
+    paths = data_paths(compiled(scenario.name, method), scenario.pairs)
+    return [pair for pair, there in zip(scenario.pairs, paths, strict=True) if there]
 
 
-def has_path(scenario, method, pair):
-    return program(scenario, method).has_path(pair.first, pair.then, next_iteration=pair.next_iteration)
+def native_calls(program):
+    """How many calls of entangle a compiled program has."""
+    return len(audit(program).entangles)
 
 
 def name(thing):
@@ -55,28 +57,28 @@ def test_one_native_call_for_each_entangle(scenario):
         ties += 1
         return entangle(payload, *witnesses)
 
-    hlo = Program(scenario.compile(Method("counted", tie=counted)).as_text())
+    program = scenario.compile(Method("counted", tie=counted))
     # A loop's body is traced more than once: what it holds is counted in the program that jax hands to XLA.
     if scenario.name == "loop":
         ties = str(jax.make_jaxpr(scenario.build(entangle, lambda f: f))(*scenario.arguments())).count(" entangle[")
-    assert hlo.calls("entangle") == ties > 0
+    assert native_calls(program) == ties > 0
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
 def test_each_consumer_has_a_data_path_from_each_producer(scenario):
-    assert [pair for pair in scenario.pairs if not has_path(scenario.name, ENTANGLE, pair)] == []
+    assert with_path(scenario, ENTANGLE) == list(scenario.pairs)
 
 
 @pytest.mark.parametrize("method", WITHOUT, ids=name)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
 def test_without_entangle_no_pair_has_a_data_path(scenario, method):
-    assert [pair for pair in scenario.pairs if has_path(scenario.name, method, pair)] == []
+    assert with_path(scenario, method) == []
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
 def test_each_single_entangle_is_needed(scenario):
     """Leave out one call after the other: a path is gone each time."""
-    calls = program(scenario.name, ENTANGLE).calls("entangle")
+    calls = native_calls(compiled(scenario.name, ENTANGLE))
     for missing in range(calls):
         count = 0
 
@@ -86,8 +88,7 @@ def test_each_single_entangle_is_needed(scenario):
             # Loops trace their body several times; each time it has the same calls in the same order.
             return payload if (count - 1) % calls == missing else entangle(payload, *witnesses)
 
-        hlo = Program(scenario.compile(Method("one less", tie=tie)).as_text())
-        there = [hlo.has_path(p.first, p.then, next_iteration=p.next_iteration) for p in scenario.pairs]
+        there = data_paths(scenario.compile(Method("one less", tie=tie)), scenario.pairs)
         assert there.count(False) == 1, f"without call {missing} of {calls}"
 
 

@@ -1,0 +1,379 @@
+"""The audit finds every race, raises no false alarm, and says what entangle cost."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import entangle_jax
+from entangle_jax import RaceError, _native, audit, entangle, testing
+from entangle_jax.__main__ import main
+from entangle_jax._demo import METHODS, SCENARIOS
+
+TARGETS = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
+TOKEN = jax.ShapeDtypeStruct((), jnp.int32)
+read, write = testing.read, testing.write
+
+
+def races(function, *arguments, **options):
+    return audit(function, *(arguments or (TOKEN,)), **{**TARGETS, **options}).races
+
+
+def kinds(found):
+    return sorted((race.first.kind, race.second.kind, race.loop is not None) for race in found)
+
+
+def step(token):
+    """One read and one write, in order."""
+    value = read(token)
+    return write(entangle(token, value), 1.0), value
+
+
+# Programs in order.
+
+
+def reads_only(token):
+    return read(token, label="a"), read(token, label="b")
+
+
+def two_handles(token):
+    return read(token), write(testing.slot(7), 1.0)
+
+
+def chained_by_token_results(token):
+    token = write(token, 1.0)
+    token = write(token, 2.0)
+    return read(token)
+
+
+def in_scan(token):
+    return lax.scan(lambda token, _: step(token), token, length=3)
+
+
+def in_while(token):
+    return lax.while_loop(lambda c: c[1] < 3, lambda c: (step(c[0])[0], c[1] + 1), (token, 0))
+
+
+def in_cond(token):
+    value = read(token)
+    token = entangle(token, value)
+    token = lax.cond(value > 0, lambda t: write(t, 1.0), lambda t: write(t, 2.0), token)
+    return value, read(token)
+
+
+def in_nested_jit_and_pytree(token):
+    @jax.jit
+    def inner(tree):
+        token, value = step(tree["token"])
+        return {"token": token, "value": value}
+
+    return inner(inner({"token": token, "value": 0.0}))
+
+
+def in_vmap_and_checkpoint(token):
+    value = jax.checkpoint(lambda x: read(token, x).sum())(jnp.ones(3))
+    return write(entangle(token, value), 1.0)
+
+
+ORDERED = [
+    reads_only,
+    two_handles,
+    chained_by_token_results,
+    in_scan,
+    in_while,
+    in_cond,
+    in_nested_jit_and_pytree,
+    in_vmap_and_checkpoint,
+]
+
+
+@pytest.mark.parametrize("program", ORDERED, ids=lambda f: f.__name__)
+def test_no_false_alarm(program):
+    assert races(program) == ()
+
+
+def test_no_false_alarm_with_donation():
+    report = audit(jax.jit(step, donate_argnums=0), TOKEN, **TARGETS)
+    assert report.races == ()
+    assert [one.copies for one in report.entangles] == [()]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_each_hazard_of_the_demo_is_a_race_unless_entangled(scenario, method):
+    program = jax.jit(method.scope(scenario.build(method.tie, method.scope)))
+    assert bool(races(program, *scenario.arguments())) == (method.name != "entangle")
+
+
+# Programs out of order, and which pairs race: (first, second, in a later iteration).
+
+
+def write_in_loop_with_read_before(token):
+    value = read(token)
+    return value, lax.scan(lambda t, _: (write(t, 1.0), None), token, length=3)[0]
+
+
+def write_in_loop_with_read_after(token):
+    out = lax.scan(lambda t, _: (write(t, 1.0), None), token, length=3)[0]
+    return out, read(token)
+
+
+def write_in_loop_with_read_in_the_next_iteration(token):
+    def body(carry, _):
+        value = read(token)  # the token of the outside, which waits for nothing
+        return write(entangle(token, value), carry.astype(jnp.float32)), value
+
+    return lax.scan(body, token, length=3)
+
+
+def race_in_one_branch(token):
+    value = read(token)
+    return value, lax.cond(jnp.sin(1.0 * token) > 0.5, lambda: write(token, 1.0), lambda: token)
+
+
+def handle_as_a_constant(_):
+    token = testing.slot(3)
+    return read(token), write(token, 1.0)
+
+
+def handle_through_pytree_and_jit(token):
+    @jax.jit
+    def use(tree):
+        return jax.jit(lambda t: read(t["deep"][0]))(tree)
+
+    return use({"deep": [token]}), jax.jit(lambda t: write(t, 1.0))(token)
+
+
+UNORDERED = {
+    write_in_loop_with_read_before: [("read", "write", False)],
+    write_in_loop_with_read_after: [("write", "read", False)],
+    write_in_loop_with_read_in_the_next_iteration: None,  # XLA may take the read out of the loop: see below
+    race_in_one_branch: [("read", "write", False)],
+    handle_as_a_constant: [("read", "write", False)],
+    handle_through_pytree_and_jit: [("read", "write", False)],
+}
+
+
+@pytest.mark.parametrize("program", UNORDERED, ids=lambda f: f.__name__)
+def test_a_race_is_found(program):
+    report = audit(program, TOKEN, **TARGETS)
+    wanted = UNORDERED[program]
+    found = [(race.first.kind, race.second.kind, race.loop is not None) for race in report.races]
+    if wanted is None:
+        assert ("write", "read", True) in found
+    else:
+        # The same pair may stand in the compiled program in another order of lines.
+        assert {frozenset(pair[:2]) for pair in found} == {frozenset(pair[:2]) for pair in wanted}
+    assert report.races[0].handle
+    with pytest.raises(RaceError, match="RACE"):
+        report.raise_if_races()
+
+
+def test_a_write_that_no_iteration_waits_for_races_with_itself():
+    def program(token):
+        return lax.fori_loop(0, 3, lambda i, x: x + write(token, i.astype(jnp.float32)), 0)
+
+    assert ("write", "write", True) in kinds(races(program))
+
+
+def test_a_schedule_is_no_proof_and_is_called_what_it_is():
+    found = races(lambda token: (read(token), write(token, 1.0)))
+    assert [race.unproven for race in found] == ["schedule"]
+
+
+def test_operands_that_hold_the_handle_can_be_named():
+    def program(token):
+        # As if operand 1 of the write were the handle: it is a float, made of the token.
+        return read(token, label="x"), write(testing.slot(1), token.astype(jnp.float32))
+
+    assert races(program) == ()
+    elsewhere = audit(program, TOKEN, reads=[testing.READ_TARGET], writes=[(testing.WRITE_TARGET, 1)])
+    both = audit(program, TOKEN, reads=[testing.READ_TARGET], writes=[(testing.WRITE_TARGET, [0, 1])])
+    assert elsewhere.calls
+    assert both.calls
+
+
+def test_lost_calls_are_named_with_their_lines():
+    def program(token):
+        first = read(token)
+        write(token, 1.0)
+        return first, read(token)
+
+    report = audit(program, TOKEN, **TARGETS)
+    (lost,) = report.lost
+    assert lost.call.kind == "read"
+    assert lost.merged_with.target == testing.READ_TARGET
+    assert lost.call.source.file == __file__
+    assert "LOST" in str(report)
+    dropped = audit(lambda token: jnp.where(False, read(token), 0.0), TOKEN, **TARGETS).lost
+    assert [one.merged_with for one in dropped] == [None]
+
+
+def test_calls_point_at_the_line_of_the_user():
+    calls = audit(step, TOKEN, **TARGETS).calls
+    assert {call.source.file for call in calls} == {__file__}
+    line = step.__code__.co_firstlineno
+    assert {call.kind: call.source.line - line for call in calls} == {"read": 2, "entangle": 3, "write": 3}
+
+
+X = jnp.ones((64, 64))
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "why"),
+    [
+        (lambda x: entangle(x, x[0]), {}, "argument not donated"),
+        (lambda x: entangle(x, x[0]), {"donate_argnums": 0}, None),
+        (lambda x: entangle(x * 2, x[0]), {}, None),
+        (lambda x: ((y := x * 2), entangle(y, x[0]) + 1, y), {}, "still used"),
+    ],
+    ids=["argument", "donated", "computed", "still used"],
+)
+def test_a_copy_and_its_cause(program, options, why):
+    (one,) = audit(jax.jit(program, **options), X).entangles
+    assert one.payload_bytes == X.nbytes
+    assert [copy.why for copy in one.copies] == ([] if why is None else [why])
+    assert one.copied_bytes == (0 if why is None else X.nbytes)
+
+
+def test_a_witness_that_orders_nothing_is_told():
+    with pytest.warns(entangle_jax.OrderingWarning):
+        (one,) = audit(lambda x: entangle(x * 2, x[:0]), X).entangles
+    assert one.dropped == ("operand 1, a witness, is a constant or has no elements",)
+
+
+def test_what_is_given_decides_what_is_looked_at():
+    jitted = jax.jit(step)
+    lowered = jitted.lower(TOKEN)
+    assert audit(step, TOKEN).programs == audit(jitted, TOKEN).programs == audit(lowered).programs
+    assert audit(lowered).programs == ("as written", "compiled")
+    of_compiled = audit(lowered.compile(), **TARGETS)
+    assert of_compiled.programs == ("compiled",)
+    assert "calls that XLA merged or dropped are not seen" in str(of_compiled)
+
+
+def test_order_can_be_asked_for():
+    report = audit(step, TOKEN, **TARGETS)
+    assert report.ordered(testing.READ_TARGET, testing.WRITE_TARGET)
+    assert not report.ordered(testing.WRITE_TARGET, testing.READ_TARGET)
+    with pytest.raises(
+        ValueError, match=r"other is no call .* have calls of: entangle, entangle_testing_read, entangle_"
+    ):
+        report.ordered("other", testing.READ_TARGET)
+    with pytest.raises(ValueError, match="are not in a loop together"):
+        report.ordered(testing.READ_TARGET, testing.WRITE_TARGET, later_iteration=True)
+    looped = audit(in_scan, TOKEN, **TARGETS)
+    assert looped.ordered(testing.WRITE_TARGET, testing.READ_TARGET, later_iteration=True)
+
+
+def test_a_report_is_frozen_and_goes_to_json_and_dot():
+    report = audit(lambda token: (read(token), write(token, 1.0)), TOKEN, **TARGETS)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.races = ()
+    plain = json.loads(json.dumps(report.to_dict()))
+    assert plain["races"][0]["handle"] == report.races[0].handle
+    assert plain["races"][0]["first"]["target"] in (testing.READ_TARGET, testing.WRITE_TARGET)
+    dot = report.to_dot()
+    assert dot.count("shape=box") == 2
+    assert dot.count('label="race"') == 1
+
+
+def test_the_picture_is_svg_with_every_call_and_the_race_in_red():
+    report = audit(lambda token: (read(token), write(token, 1.0)), TOKEN, **TARGETS)
+    svg = report._repr_svg_()
+    assert svg.lstrip().startswith("<?xml") or svg.lstrip().startswith("<svg")
+    assert testing.READ_TARGET in svg
+    assert testing.WRITE_TARGET in svg
+    assert re.search(r"#ff0000|red", svg, re.IGNORECASE)
+    assert set(report._repr_mimebundle_()) == {"text/plain", "text/html", "image/svg+xml"}
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(TypeError, match="got a int, wanted a function"):
+        audit(3)
+    for spec in (("name", "x"), ("name", -1), 3, ("name", [])):
+        with pytest.raises(TypeError, match=r"a target is .*, wanted its name, or a pair"):
+            audit(step, TOKEN, reads=[spec])
+    with pytest.raises(ValueError, match="7"):
+        audit(step, TOKEN, reads=[(testing.READ_TARGET, 7)])
+
+
+@pytest.mark.parametrize("program", [b"", b"\x00", b"abc" * 100, bytes(range(256)) * 40])
+def test_bytes_that_are_no_program_are_an_error(program):
+    with pytest.raises(ValueError, match=r"."):
+        _native.Audit(program, [], [], [])
+
+
+def test_a_truncated_program_is_an_error_or_a_smaller_one():
+    whole = jax.jit(step).lower(TOKEN).compiler_ir("hlo").as_serialized_hlo_module_proto()
+    for length in range(0, len(whole) - 1, 7):
+        try:
+            _native.Audit(whole[:length], [], [], []).races()
+        except ValueError as error:
+            assert str(error)
+
+
+# The command line.
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory):
+    """XLA's dump of a program with a race and of one without: folders of *.hlo.pb."""
+    folder = tmp_path_factory.mktemp("dump")
+    script = (
+        "import jax, sys\n"
+        "from entangle_jax import entangle, testing as t\n"
+        "def racy(token): return t.read(token), t.write(token, 1.0)\n"
+        "def tidy(token): return (v := t.read(token)), t.write(entangle(token, v), 1.0)\n"
+        "for f in (racy, tidy): jax.block_until_ready(jax.jit(f)(t.slot(0)))\n"
+    )
+    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_proto --xla_dump_hlo_as_text"
+    environment = {**__import__("os").environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+    return folder
+
+
+def command(*arguments):
+    options = [f"--reads={testing.READ_TARGET}", f"--writes={testing.WRITE_TARGET}"]
+    return main(["audit", *map(str, arguments), *options])
+
+
+def test_the_command_exits_1_on_a_race_and_0_without(dump, capsys):
+    assert command(*dump.glob("*jit_racy*.hlo.pb")) == 1
+    out = capsys.readouterr().out
+    assert "jit_racy (as written and compiled): 1 race" in out
+    assert command(*dump.glob("*jit_tidy*.hlo.pb")) == 0
+    assert "jit_tidy (as written and compiled): no races" in capsys.readouterr().out
+
+
+def test_the_command_writes_json_and_svg(dump, capsys, tmp_path):
+    picture = tmp_path / "racy.svg"
+    assert command(*dump.glob("*jit_racy*.hlo.pb"), "--json", "--svg", picture) == 1
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["module"] == "jit_racy"
+    assert testing.READ_TARGET in picture.read_text()
+
+
+def test_the_command_refuses_text_and_says_which_flag_writes_the_proto(dump, capsys, tmp_path):
+    text = next(dump.glob("*jit_racy*after_optimizations.txt"))
+    assert command(text) == 2
+    assert f"{text}: this is a program as text" in (error := capsys.readouterr().err)
+    assert "--xla_dump_hlo_as_proto" in error
+    junk = tmp_path / "junk.hlo.pb"
+    junk.write_bytes(b"junk" * 10)
+    assert command(junk) == 2
+    assert str(junk) in capsys.readouterr().err
+    assert command(tmp_path / "missing.hlo.pb") == 2
+
+
+def test_audit_is_imported_when_it_is_used():
+    lines = "import entangle_jax, sys; assert 'entangle_jax._audit' not in sys.modules; entangle_jax.audit"
+    subprocess.run([sys.executable, "-c", lines], check=True)
+    with pytest.raises(AttributeError, match="has no attribute 'audits'"):
+        _ = entangle_jax.audits
