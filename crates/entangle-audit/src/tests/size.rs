@@ -1,6 +1,4 @@
-//! Time stays linear in the module.
-
-use std::time::{Duration, Instant};
+//! Large modules. Their time and its growth are measured in `ci/bench`; work that grows faster than the module would not end here.
 
 use super::build::{Computation, bytes, floats, handle, tuple, unknown_condition};
 use super::{audit_bytes, races};
@@ -20,21 +18,11 @@ fn chain(instructions: usize, writes: usize) -> Vec<u8> {
     bytes(vec![main])
 }
 
-fn time(bytes: &[u8]) -> Duration {
-    let start = Instant::now();
-    let audit = audit_bytes(bytes);
-    assert_eq!(audit.races().list, []);
-    let _ = audit.costs();
-    start.elapsed()
-}
-
 #[test]
-fn a_large_module_takes_less_than_a_second() {
-    // Without optimization everything is some ten times slower.
-    let instructions = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
-    let took = time(&chain(instructions, 1_000));
-    let limit = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
-    assert!(took < limit, "{took:?}");
+fn a_large_module_is_no_different() {
+    let audit = audit_bytes(&chain(20_000, 1_000));
+    assert_eq!(audit.races().list, []);
+    assert_eq!(audit.costs().len(), 1_000);
 }
 
 #[test]
@@ -72,7 +60,5 @@ fn thousands_of_handles_in_one_array_are_told_apart_soon() {
         let h = main.slice(all, at, at + 1);
         main.write("w", &[h]);
     }
-    let start = Instant::now();
     assert_eq!(audit_bytes(&bytes(vec![main])).races().list, []);
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
