@@ -14,24 +14,32 @@ from jax.interpreters import mlir
 from entangle_jax import _private
 
 
-def sharding_rule(operands: Sequence[Any], n: int) -> Any:
-    """The `sdy.sharding_rule` of a call whose first `n` operands are its results as well.
+def sharding_rule(operands: Sequence[Any], n: int) -> dict[str, Any]:
+    """The attributes that tell Shardy how a call may be split whose first `n` operands are its results as well.
 
     Every dimension of every operand is a factor of its own, and a result has the factors of its operand: so
-    any sharding of any operand is fine. `None` where there is nothing to say (no dimensions) or nothing can be
-    said: a rule gives the size of every factor, which symbolic dimensions and XLA tokens do not have.
+    any sharding of any operand is fine. Where there are no dimensions there is nothing to say.
     """
     sdy = _private.sdy()
     sizes: list[int] = []
     mappings = []
+    plain = True
     for operand in operands:
         tensor = operand.type
-        if not isinstance(tensor, mlir.ir.RankedTensorType) or not tensor.has_static_shape:
-            return None
+        is_array = isinstance(tensor, mlir.ir.RankedTensorType)  # or it is an XLA token
+        plain &= is_array and tensor.has_static_shape
         first = len(sizes)
-        sizes += tensor.shape
+        if is_array:
+            sizes += [1 if tensor.is_dynamic_dim(i) else tensor.shape[i] for i in range(tensor.rank)]
         mappings.append(sdy.TensorMappingAttr.get([sdy.DimMappingAttr.get([i]) for i in range(first, len(sizes))]))
-    return sdy.OpShardingRuleAttr.get(sizes, mappings, mappings[:n], is_custom=True) if sizes else None
+    if not sizes:
+        return {}
+    rule = sdy.OpShardingRuleAttr.get(sizes, mappings, mappings[:n], is_custom=True)
+    if plain:
+        return {"sdy.sharding_rule": rule}
+    # An operation with symbolic dimensions or XLA tokens may not have a rule. It obeys one all the same that stands where
+    # XLA itself writes rules when it passes a program on. The sizes do not matter: no dimension has more than one factor.
+    return {"mhlo.frontend_attributes": mlir.ir.DictAttr.get({"xla.sdy.sharding_rule": mlir.ir.StringAttr.get(str(rule))})}
 
 
 def register(target: str) -> None:
@@ -55,9 +63,11 @@ def _propagate_user_sharding(user_sharding: Any, shape: Any, backend: Any) -> An
 
 def _infer_sharding_from_operands(shapes: Any, shardings: Sequence[Any], result: Any, backend: Any) -> Any:
     del shapes, backend
+    # What nobody has said anything about yet is whole.
+    known = [sharding or _private.HloSharding.replicate() for sharding in shardings]
     if not result.is_tuple():
-        return shardings[0]
-    return _private.HloSharding.tuple_sharding(result, list(shardings[: len(result.tuple_shapes())]))
+        return known[0]
+    return _private.HloSharding.tuple_sharding(result, known[: len(result.tuple_shapes())])
 
 
 def _partition(target: str, shapes: Any, shardings: Any, result: Any, result_sharding: Any, backend: Any) -> Any:
@@ -66,11 +76,16 @@ def _partition(target: str, shapes: Any, shardings: Any, result: Any, result_sha
     of_results = result_sharding.tuple_elements() if result.is_tuple() else [result_sharding]
     n = len(of_results)
     of_operands = [*of_results, *shardings[n:]]
-    types = [_tensor_type(sharding.tile(shape)) for shape, sharding in zip(shapes, of_operands, strict=True)]
+    types = [_type_of(sharding.tile(shape)) for shape, sharding in zip(shapes, of_operands, strict=True)]
     return _program(target, types, n).encode(), of_operands, result_sharding
 
 
-def _tensor_type(shape: Any) -> str:
+_TOKEN = "!stablehlo.token"
+
+
+def _type_of(shape: Any) -> str:
+    if shape.is_token():
+        return _TOKEN
     with mlir.make_ir_context():
         element = str(mlir.dtype_to_ir_type(shape.numpy_dtype()))
     return f"tensor<{''.join(f'{dim}x' for dim in shape.dimensions())}{element}>"
@@ -85,6 +100,7 @@ def _program(target: str, types: Sequence[str], n: int) -> str:
         f"#stablehlo.output_operand_alias<output_tuple_indices = [{i if n > 1 else ''}], operand_index = {i}, "
         "operand_tuple_indices = []>"
         for i in range(n)
+        if types[i] != _TOKEN
     )
     return f"""
 module @{target} {{

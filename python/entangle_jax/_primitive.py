@@ -55,13 +55,13 @@ def _abstract_eval(*avals: Any, n: int, shared: tuple[int, ...]) -> list[Any]:
 
 # Lowering: one custom call, each result in the memory of its operand, layouts left to XLA.
 def _lower_natively(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
-    del shared
-    rule = _partitioning.sharding_rule(operands, n)
+    if n == len(operands) and not shared:  # no witness is left, as in the linear map of a checkpointed function
+        return operands
     lowering = jax.ffi.ffi_lowering(
         TARGET,
         operand_output_aliases={i: i for i in range(n) if ctx.avals_in[i] is not _private.abstract_token},
         skip_ffi_layout_processing=True,
-        extra_attributes={} if rule is None else {"sdy.sharding_rule": rule},
+        extra_attributes=_partitioning.sharding_rule(operands, n),
     )
     return lowering(ctx, *operands)
 
