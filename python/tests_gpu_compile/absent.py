@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import rocm_stubs
 
@@ -94,6 +95,8 @@ class Compiled:
     name: str
     text: str
     """Its HLO, optimized and scheduled."""
+    stage: Any
+    """jax's own object for it."""
 
     def operations(self):
         """How often each operation stands in it, in all computations."""
@@ -136,7 +139,7 @@ def compile_for(platform, function, *arguments, mesh=None, **options):
         arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), arguments)
     traced = jax.jit(function, **options).trace(*arguments)
     compiled = traced.lower(lowering_platforms=(platform,)).compile()
-    return Compiled(function.__name__, compiled.as_text())
+    return Compiled(function.__name__, compiled.as_text(), compiled)
 
 
 def _rocm_plugin():

@@ -2,8 +2,14 @@ import jax
 import pytest
 from absent import compile_for
 
-from entangle_jax._datapath import Program
-from entangle_jax._demo import METHODS, SCENARIOS
+from entangle_jax import audit, testing
+from entangle_jax._demo import METHODS, SCENARIOS, data_paths
+
+*OTHERS, ENTANGLE = METHODS
+
+
+def name(thing):
+    return thing.name
 
 
 def smaller(x):
@@ -12,23 +18,26 @@ def smaller(x):
     return jax.ShapeDtypeStruct(tuple(min(size, 1000) for size in x.shape), x.dtype)
 
 
-def ordered_pairs(gpu, scenario, method):
+def compiled(gpu, scenario, method):
     function = method.scope(scenario.build(method.tie, method.scope))
-    arguments = [smaller(x) for x in scenario.arguments()]
-    program = Program(compile_for(gpu, function, *arguments).text)
-    return [program.has_path(p.first, p.then, next_iteration=p.next_iteration) for p in scenario.pairs]
+    return compile_for(gpu, function, *(smaller(x) for x in scenario.arguments())).stage
 
 
-*OTHERS, ENTANGLE = METHODS
+def races(program):
+    return audit(program, reads=[testing.READ_TARGET], writes=[testing.WRITE_TARGET]).races
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
 def test_with_entangle_every_call_needs_by_data_the_one_before_it(gpu, scenario):
     assert ENTANGLE.name == "entangle"
-    assert all(ordered_pairs(gpu, scenario, ENTANGLE))
+    program = compiled(gpu, scenario, ENTANGLE)
+    assert all(data_paths(program, scenario.pairs))
+    assert not races(program)
 
 
-@pytest.mark.parametrize("method", OTHERS, ids=lambda method: method.name)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("method", OTHERS, ids=name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
 def test_without_entangle_no_data_path_is_left(gpu, scenario, method):
-    assert not any(ordered_pairs(gpu, scenario, method))
+    program = compiled(gpu, scenario, method)
+    assert not any(data_paths(program, scenario.pairs))
+    assert races(program)
