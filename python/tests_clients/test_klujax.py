@@ -1,0 +1,98 @@
+"""klujax through `Handle`: one factorisation that is changed in place, each solution compared with scipy's.
+
+The program is that of `examples/klu_refactor.py`, written without a single `entangle`.
+"""
+
+import functools
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import klujax
+import numpy as np
+import pytest
+
+from entangle_jax import Handle
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+from klu_refactor import STAGES, STEPS, ladder, reference
+
+
+def refactor_and_solve(numeric, rows, columns, Ax, b, symbolic):
+    # Not `klujax.refactor`: nothing that it returns comes from its native call, so XLA drops it.
+    x, _ = klujax.refactor_and_solve(rows, columns, Ax, b, numeric, symbolic)
+    return x
+
+
+def solve(numeric, b, symbolic):
+    return klujax.solve_with_numeric(numeric, b, symbolic)
+
+
+def step(handle, Ax, b, rows, columns, symbolic):
+    x, handle = handle.write(refactor_and_solve, rows, columns, Ax, b, symbolic)
+    xs = [x]
+    for _ in range(STAGES - 1):
+        x, handle = handle.read(solve, b + xs[-1], symbolic)
+        xs.append(x)
+    return handle, jnp.stack(xs)
+
+
+def unrolled(handle, values, sources, *pattern):
+    xs = []
+    for Ax, b in zip(values, sources, strict=True):
+        handle, x = step(handle, Ax, b, *pattern)
+        xs.append(x)
+    return handle, jnp.stack(xs)
+
+
+def scanned(handle, values, sources, *pattern):
+    return jax.lax.scan(lambda handle, system: step(handle, *system, *pattern), handle, (values, sources))
+
+
+@functools.cache
+def network():
+    rng = np.random.default_rng(0)
+    matrices = [ladder(rng) for _ in range(STEPS)]
+    sources = rng.normal(size=(STEPS, matrices[0].shape[0]))
+    return matrices, sources, np.reshape(reference(matrices, sources), (STEPS, STAGES, -1))
+
+
+@pytest.mark.parametrize("program", [unrolled, scanned])
+def test_every_solution_is_that_of_its_own_values(program):
+    matrices, sources, expected = network()
+    rows, columns = (indices.astype(np.int32) for indices in matrices[0].tocoo().coords)
+    values = np.stack([matrix.data for matrix in matrices])
+    # These objects own the native memory; the tokens are the numbers in them.
+    symbolic = klujax.analyze(rows, columns, matrices[0].shape[0])
+    numeric = klujax.factor(rows, columns, values[0], symbolic)
+    pattern = rows, columns, jnp.asarray(symbolic.raw, "uint64")
+    jitted = jax.jit(program, donate_argnums=0)
+    for _ in range(3):
+        handle = Handle(jnp.asarray(numeric.as_list(), "uint64"))
+        _, xs = jax.block_until_ready(jitted(handle, values, sources, *pattern))
+        np.testing.assert_allclose(xs, expected, rtol=1e-9, atol=1e-12)
+    del symbolic, numeric
+
+
+def test_a_batch_is_solved_between_two_factorisations():
+    matrices, sources, expected = network()
+    rows, columns = (indices.astype(np.int32) for indices in matrices[0].tocoo().coords)
+    values = np.stack([matrix.data for matrix in matrices])
+    symbolic = klujax.analyze(rows, columns, matrices[0].shape[0])
+    numeric = klujax.factor(rows, columns, values[0], symbolic)
+    raw = jnp.asarray(symbolic.raw, "uint64")
+
+    @jax.jit
+    def program(handle):
+        first, handle = handle.write(refactor_and_solve, rows, columns, values[0], sources[0], raw)
+        batch, handle = jax.vmap(lambda b: handle.read(solve, b, raw), out_axes=(0, None))(sources[:3] + first)
+        second, _ = handle.write(refactor_and_solve, rows, columns, values[1], sources[1], raw)
+        return first, batch, second
+
+    first, batch, second = program(Handle(jnp.asarray(numeric.as_list(), "uint64")))
+    np.testing.assert_allclose(first, expected[0, 0], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(matrices[0] @ batch.T, (sources[:3] + first).T, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(second, expected[1, 0], rtol=1e-9, atol=1e-12)
+    del symbolic, numeric

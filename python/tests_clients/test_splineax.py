@@ -1,0 +1,129 @@
+"""splineax on KLU: one sparsity pattern, many values, each solution compared with scipy's.
+
+splineax keeps a factorisation behind a token that goes through `entangle` after each solve, with the solution as the
+witness: a pytree module with small leaves and large ones, jitted, scanned, differentiated and batched.
+"""
+
+import importlib.metadata
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+import scipy.sparse.linalg
+import splineax as splx
+from jax.experimental.sparse import BCOO
+
+import entangle_jax
+
+jax.config.update("jax_enable_x64", True)
+
+N, SETS = 300, 20
+SOLVER = splx.KLU()
+
+
+@pytest.fixture(scope="module")
+def systems():
+    """The pattern, `SETS` sets of values with a heavy diagonal, and right-hand sides."""
+    rng = np.random.default_rng(0)
+    pattern = (scipy.sparse.random_array((N, N), density=0.01, rng=rng) + scipy.sparse.eye_array(N)).tocoo()
+    indices = np.stack(pattern.coords, axis=1).astype(np.int32)
+    on_diagonal = indices[:, 0] == indices[:, 1]
+    values = np.where(on_diagonal, rng.uniform(5, 9, (SETS, len(indices))), rng.uniform(-1, 1, (SETS, len(indices))))
+    return indices, values, rng.normal(size=(SETS, N))
+
+
+def by_scipy(indices, values, b):
+    matrix = scipy.sparse.coo_array((values, tuple(indices.T)), shape=(N, N))
+    return scipy.sparse.linalg.spsolve(matrix.tocsc(), b)
+
+
+def operator_of(indices, values):
+    return splx.BCOOLinearOperator(BCOO((values, indices), shape=(N, N)))
+
+
+def step(indices, state, values, b):
+    """Refactorise in place, solve, and track the solution: what comes next waits for it."""
+    solution, state = splx.linear_solve(operator_of(indices, values), b, SOLVER, state=state)
+    return state, solution.value
+
+
+def first(indices, values, b):
+    solution, state = splx.linear_solve(operator_of(indices, values), b, SOLVER)
+    return state, solution.value
+
+
+def unrolled(indices, values, b):
+    state, x = first(indices, values[0], b[0])
+    xs = [x]
+    for i in range(1, SETS):
+        state, x = step(indices, state, values[i], b[i])
+        xs.append(x)
+    state.release()
+    return jnp.stack(xs)
+
+
+def scanned(indices, values, b):
+    state, x = first(indices, values[0], b[0])
+    arrays, rest = eqx.partition(state, eqx.is_array)
+
+    def body(arrays, system):
+        state, x = step(indices, eqx.combine(arrays, rest), *system)
+        return eqx.filter(state, eqx.is_array), x
+
+    arrays, xs = jax.lax.scan(body, arrays, (values[1:], b[1:]))
+    eqx.combine(arrays, rest).release()
+    return jnp.concatenate([x[None], xs])
+
+
+def test_splineax_runs_on_this_package():
+    assert importlib.metadata.version("entangle-jax") == entangle_jax.__version__ != "0.1.1"
+    requirement = next(each for each in importlib.metadata.requires("splineax") if each.startswith("entangle-jax"))
+    assert requirement == "entangle-jax>=0.1.1"
+
+
+@pytest.mark.parametrize("program", [unrolled, scanned])
+def test_every_solution_is_that_of_its_own_values(systems, program):
+    indices, values, b = systems
+    expected = [by_scipy(indices, *system) for system in zip(values, b, strict=True)]
+    compiled = jax.jit(program).lower(*systems).compile()
+    assert 'custom_call_target="entangle"' in compiled.as_text()
+    for _ in range(5):
+        np.testing.assert_allclose(compiled(indices, values, b), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_outside_of_jit_too(systems):
+    indices, values, b = systems
+    np.testing.assert_allclose(unrolled(*systems)[-1], by_scipy(indices, values[-1], b[-1]), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("program", [unrolled, scanned])
+def test_gradients_are_those_of_the_solutions(systems, program):
+    indices, values, b = systems
+    weights = np.random.default_rng(1).normal(size=(SETS, N))
+    gradient = jax.jit(jax.grad(lambda values: jnp.vdot(weights, program(indices, values, b))))(values)
+    for i in range(SETS):
+        x = by_scipy(indices, values[i], b[i])
+        adjoint = by_scipy(indices[:, ::-1], values[i], weights[i])
+        np.testing.assert_allclose(gradient[i], -adjoint[indices[:, 0]] * x[indices[:, 1]], rtol=1e-7, atol=1e-9)
+
+
+def test_a_batch_of_right_hand_sides_is_solved_between_two_factorisations(systems):
+    indices, values, b = systems
+
+    @jax.jit
+    def program(values, b):
+        state, x = first(indices, values[0], b[0])
+        state, y = step(indices, state, values[1], b[0])
+        batch = jax.vmap(lambda b: step(indices, state, values[1], b)[1])(b)
+        state = state.track(batch)
+        state, z = step(indices, state, values[2], b[0])
+        state.release()
+        return x, y, batch, z
+
+    x, y, batch, z = program(values, b)
+    for got, i in ((x, 0), (y, 1), (z, 2)):
+        np.testing.assert_allclose(got, by_scipy(indices, values[i], b[0]), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(batch, [by_scipy(indices, values[1], each) for each in b], rtol=1e-8, atol=1e-10)
