@@ -1,7 +1,7 @@
 """Proof of order from the compiled program, and what it cost.
 
-`audit` looks at two programs: the one that JAX handed to XLA, and what XLA made of it. In both, native calls that touch the same
-object must be connected by data; in the second one it shows what was copied. The work is done in Rust
+`audit` looks at two programs: the one that JAX handed to XLA, and what XLA made of it. In both, native calls that touch
+the same object must be connected by data; in the second one it shows what was copied. The work is done in Rust
 (`crates/entangle-audit`); this file gives names to its answers and words to what a person should do.
 """
 
@@ -11,14 +11,14 @@ import dataclasses
 import html
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from entangle_jax import _native
 
 TargetSpec = str | tuple[str, int] | tuple[str, Sequence[int]]
-"""A native target's name, or the name and the operand or operands that hold its handles. A bare name means operand 0."""
+"""A native target's name (operand 0 holds its handle), or the name and the operand or operands that do."""
 
 WRITTEN, COMPILED = "as written", "compiled"
 
@@ -69,7 +69,7 @@ class Call:
 
     def __str__(self) -> str:
         """What it does, which target, and where."""
-        kind = "" if self.kind == "other" or self.kind == self.target else f"{self.kind} "
+        kind = "" if self.kind in {"other", self.target} else f"{self.kind} "
         return f"{kind}{self.target} at {self.source}"
 
 
@@ -227,9 +227,8 @@ class Report:
         for race in self.races:
             if race.first.program == program and max(race.first.index, race.second.index) < len(drawn):
                 label = "race in the next iteration" if race.loop else "race"
-                lines.append(
-                    f'  n{race.first.index} -> n{race.second.index} [label="{label}", color=red, fontcolor=red, dir=both];'
-                )
+                ends = f"n{race.first.index} -> n{race.second.index}"
+                lines.append(f'  {ends} [label="{label}", color=red, fontcolor=red, dir=both];')
         return "\n".join([*lines, "}"])
 
     def _repr_svg_(self) -> str:
@@ -291,25 +290,25 @@ def audit(
     >>> report.races
     ()
 
-    **What is proven.** Two calls are ordered if in every run the second one needs a value that the first one had a part in:
-    whichever branch is taken, however often a loop runs. A schedule, the order of lines, and control edges are no proof: the CPU
-    runtime goes by data alone. Two calls race if both touch the same object, at least one changes it, and neither is ordered after
-    the other; calls of one loop body are compared with those of later iterations too.
+    **What is proven.** Two calls are ordered if in every run the second one needs a value that the first one had a part
+    in: whichever branch is taken, however often a loop runs. A schedule, the order of lines, and control edges are no
+    proof: the CPU runtime goes by data alone. Two calls race if both touch the same object, at least one changes it,
+    and neither is ordered after the other; calls of one loop body are compared with those of later iterations too.
 
-    **What is taken for the same object.** The value of the handle is followed backwards through `entangle`, copies, loop carries,
-    branches, and the results of writes (which are tokens) to where it comes from. Equal constants are the same object, and so are elements of
-    one array at indices that are not known; different arguments, different constants and elements at different known indices are
-    different ones.
+    **What is taken for the same object.** The value of the handle is followed backwards through `entangle`, copies,
+    loop carries, branches, and the results of writes (which are tokens) to where it comes from. Equal constants are the
+    same object, and so are elements of one array at indices that are not known; different arguments, different
+    constants and elements at different known indices are different ones.
 
-    **What is not proven.** That two arguments are not one object after all; anything about native calls whose targets are not given;
-    what a native call does with an object that it reaches otherwise than through its handle.
+    **What is not proven.** That two arguments are not one object after all; anything about native calls whose targets
+    are not given; what a native call does with an object that it reaches otherwise than through its handle.
 
     Args:
       fn: a function, jitted or not, which is lowered and compiled for the arguments; or a `jax.stages.Lowered`; or a
         `jax.stages.Compiled`, of which the program as written is not known any more.
       *args: its arguments, or `jax.ShapeDtypeStruct`s like them.
-      reads: the native targets that use an object: names, or pairs of a name and the operand (or operands) that hold its handle. A
-        bare name means operand 0.
+      reads: the native targets that use an object: names, or pairs of a name and the operand (or operands) that hold
+        its handle. A bare name means operand 0.
       writes: the native targets that change an object, likewise.
       **kwargs: its keyword arguments.
 
@@ -369,7 +368,8 @@ def audit_programs(programs: dict[str, bytes], reads: Iterable[TargetSpec], writ
 def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> jax.stages.Lowered:
     if not callable(fn) and not hasattr(fn, "lower"):
         raise TypeError(
-            f"entangle_jax.audit: got a {type(fn).__name__}, wanted a function, a jax.stages.Lowered or a jax.stages.Compiled."
+            f"entangle_jax.audit: got a {type(fn).__name__}, wanted a function, a jax.stages.Lowered or a "
+            "jax.stages.Compiled."
         )
     lower: Callable[..., jax.stages.Lowered] = fn.lower if hasattr(fn, "lower") else jax.jit(fn).lower
     return lower(*args, **kwargs)
@@ -381,7 +381,7 @@ def _unoptimized(lowered: jax.stages.Lowered) -> bytes:
 
 
 def _optimized(compiled: jax.stages.Compiled) -> bytes:
-    modules = compiled.runtime_executable().hlo_modules()
+    modules = cast("Any", compiled.runtime_executable()).hlo_modules()
     if len(modules) != 1:
         raise ValueError(f"entangle_jax.audit: the executable has {len(modules)} modules, wanted one.")
     program: bytes = modules[0].as_serialized_hlo_module_proto()
@@ -398,8 +398,8 @@ def _target(spec: TargetSpec) -> tuple[str, list[int]]:
         name, listed = None, []
     if not isinstance(name, str) or not listed or min(listed) < 0:
         raise TypeError(
-            f"entangle_jax.audit: a target is {spec!r}, wanted its name, or a pair of its name and the operand (from 0), or "
-            "operands, that hold its handle."
+            f"entangle_jax.audit: a target is {spec!r}, wanted its name, or a pair of its name and the operand (from "
+            "0), or operands, that hold its handle."
         )
     return name, listed
 
@@ -447,9 +447,13 @@ def _race_lines(race: Race) -> list[str]:
     return [
         f"RACE  {race.first}",
         f"  and {race.second}{when}",
-        f"      both touch {race.handle}, and no data leads from one to the other ({' and '.join(race.programs)}){proof}",
+        f"      both touch {race.handle}, and no data leads from one to the other {_where(race.programs)}{proof}",
         f"      fix: {race.fix}",
     ]
+
+
+def _where(programs: Sequence[str]) -> str:
+    return f"({' and '.join(programs)})"
 
 
 def _table(entangles: Sequence[Entangle]) -> list[str]:

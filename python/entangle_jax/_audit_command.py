@@ -59,7 +59,7 @@ def _target(text: str) -> TargetSpec:
 
 
 def _reports(files: list[Path], reads: list[TargetSpec], writes: list[TargetSpec]) -> list[Report]:
-    """One report for each program; the two forms of one program are told by what they hold, not by their files' names."""
+    """One report for each program, whose two forms are told by what they hold, not by the names of their files."""
     modules: dict[str, list[tuple[str, bytes]]] = {}
     for file in files:
         try:

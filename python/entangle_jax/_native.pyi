@@ -10,7 +10,8 @@ FFI_API_VERSION: tuple[int, int]
 def targets() -> dict[str, dict[str, tuple[Any, Any | None]]]:
     """`{platform: {target: (plain, in_graph)}}`: every handler in this build, by platform name as jax registers it.
 
-    Both are capsules; `in_graph` is the handler that may be recorded into CUDA or HIP graphs, `None` where there are none.
+    Both are capsules; `in_graph` is the handler that may be recorded into CUDA or HIP graphs, `None` where there are
+    none.
     """
 
 def slots_reset(value: float) -> None:
