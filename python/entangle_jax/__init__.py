@@ -27,7 +27,7 @@ __all__ = ["Handle", "OrderingWarning", "RaceError", "Report", "__version__", "a
 def __getattr__(name: str) -> Any:
     """`audit` is for development: imported when it is used, not with every program."""
     if name in ("RaceError", "Report", "audit"):
-        from entangle_jax import _audit
+        from entangle_jax import _audit  # noqa: PLC0415 (that is the point)
 
         return getattr(_audit, name)
     raise AttributeError(f"module 'entangle_jax' has no attribute {name!r}")

@@ -376,7 +376,7 @@ def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> jax.stages
 
 
 def _unoptimized(lowered: jax.stages.Lowered) -> bytes:
-    program: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    program: bytes = cast("Any", lowered.compiler_ir("hlo")).as_serialized_hlo_module_proto()
     return program
 
 

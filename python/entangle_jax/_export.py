@@ -1,9 +1,11 @@
 """What `jax.export` needs to know."""
 
+from jax import export
+
 from entangle_jax._primitive import TARGET
 
 
-def export_checks() -> list["DisabledSafetyCheck"]:  # noqa: F821 (imported when called: jax.export is not loaded by jax)
+def export_checks() -> list[export.DisabledSafetyCheck]:
     """The safety checks to disable when a program that calls `entangle` is exported.
 
     `jax.export` refuses custom calls that jax itself does not vouch for, since a serialized program outlives the
@@ -13,6 +15,4 @@ def export_checks() -> list["DisabledSafetyCheck"]:  # noqa: F821 (imported when
 
     is safe. The process that runs the program must `import entangle_jax`, which registers the target.
     """
-    from jax import export  # noqa: PLC0415
-
     return [export.DisabledSafetyCheck.custom_call(TARGET)]
