@@ -15,14 +15,18 @@ def _take(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ImportError(
-            f"entangle-jax uses `{module}.{name}`, which jax {jax.__version__} does not have. This version of "
-            "entangle-jax is older than that jax: install a newer entangle-jax, or an older jax (0.10.0 to 0.12.0 are known to work)."
+            f"entangle-jax uses `{module}.{name}`, which jax {jax.__version__} does not have. This version of entangle-jax "
+            "is older than that jax: install a newer entangle-jax, or an older jax (0.10.0 to 0.12.0 are known to work)."
         ) from error
 
 
 # The same class as `jax.extend.core.Primitive`, whose import brings Pallas with it and takes longer than all else here.
 # There since 0.4.
 Primitive: Any = _take("jax._src.core", "Primitive")
+
+# Evaluates a primitive by itself, as JAX does its own: compiled once a signature, also where jit is turned off, and
+# without going round in circles where `jax_debug_nans` evaluates again what gave a NaN. There since 0.4.
+apply_primitive: Any = _take("jax._src.dispatch", "apply_primitive")
 
 # Whether we are called by plain Python, outside of every transformation: then a cached jitted path is fast.
 # Public until 0.4.36.
@@ -41,13 +45,19 @@ primitive_linearizations: dict[Any, Any] = _take("jax._src.interpreters.ad", "pr
 linearize_from_jvp_rule: Any = _take("jax._src.interpreters.ad", "fallback_linearize_rule")
 
 # Rules for what `jax.checkpoint` keeps and what it computes again. There since 0.4.
-partial_eval_jaxpr_custom_rules: dict[Any, Any] = _take("jax._src.interpreters.partial_eval", "partial_eval_jaxpr_custom_rules")
+partial_eval_jaxpr_custom_rules: dict[Any, Any] = _take(
+    "jax._src.interpreters.partial_eval", "partial_eval_jaxpr_custom_rules"
+)
 
 # How the partitioner splits a custom call; `custom_partitioning` would bake a reference to a Python object of this
 # process into the program, so that exports and caches of it would be void. There since 0.4.
 register_custom_call_partitioner: Any = _take("jaxlib.xla_client", "register_custom_call_partitioner")
 HloSharding: Any = _take("jaxlib.xla_client", "HloSharding")
 register_plugin_callbacks: Any = _take("jax._src.xla_bridge", "register_plugin_callbacks")
+
+# Registers a target of the host now. `jax.ffi.register_ffi_target` keeps it until a backend is made, where a refusal
+# stops jax as a whole with "Unable to initialize backend 'cpu'", whoever is to blame. There since 0.4.
+register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")
 
 # Frames of these files are left out of the source lines that XLA keeps for each operation, so that a call points at
 # the user's line. `jax.extend.source_info_util` has it too, and imports all of `jax.extend`. There since 0.4.
@@ -57,6 +67,7 @@ register_exclusion: Any = _take("jax._src.source_info_util", "register_exclusion
 def sdy() -> Any:
     """The dialect of Shardy, imported when first needed.
 
-    `jax.extend.mlir.dialects.sdy` is the same module, but importing that imports all of `jax.extend`. There since 0.4.36.
+    `jax.extend.mlir.dialects.sdy` is the same module, but importing that imports all of `jax.extend`. There since
+    0.4.36.
     """
     return importlib.import_module("jaxlib.mlir.dialects.sdy")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jaxlib
 
-from entangle_jax import _native, _partitioning
+from entangle_jax import _native, _partitioning, _private
 from entangle_jax._primitive import TARGET
 
 EMPTY_CAPTURE_SINCE = (0, 10, 2)
@@ -51,8 +51,11 @@ def register() -> None:
     for platform, targets in _native.targets().items():
         graphs, why = accepts_empty_capture(platform)
         for target, (plain, in_graph) in targets.items():
+            handler = in_graph if graphs else plain
             try:
-                jax.ffi.register_ffi_target(target, in_graph if graphs else plain, platform=platform)
+                if platform == "cpu":  # a refusal shall be known now; doing it twice is harmless
+                    _private.register_host_target(target, handler, "Host", 1)
+                jax.ffi.register_ffi_target(target, handler, platform=platform)
             except RuntimeError as error:
                 raise ImportError(_refused(target, platform, str(error))) from error
         _registered[platform] = Registered(tuple(targets), graphs, why)
@@ -102,6 +105,6 @@ def _refused(target: str, platform: str, error: str) -> str:
         cause = "because the two do not speak the same version of the XLA FFI"
         remedy = "Upgrade entangle-jax (`pip install --upgrade entangle-jax`), or install an older jax"
     return (
-        f"entangle-jax {_native.__version__}: jaxlib {jaxlib.__version__} refused the native handler `{target}` for {platform}, {cause}. "
-        f"Programs that call `entangle` cannot run in this process. {remedy}. jaxlib said: {error}"
+        f"entangle-jax {_native.__version__}: jaxlib {jaxlib.__version__} refused the native handler `{target}` for "
+        f"{platform}, {cause}. Programs that call `entangle` cannot run in this process. {remedy}. jaxlib said: {error}"
     )
