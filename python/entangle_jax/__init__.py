@@ -9,7 +9,7 @@ nobody has to place such calls by hand.
 
 from typing import TYPE_CHECKING, Any
 
-from entangle_jax import _installation, _registration  # the installation first: it says what is wrong
+from entangle_jax import _installation, _registration  # noqa: F401 (the installation first: it says what is wrong)
 from entangle_jax._entangle import entangle
 from entangle_jax._export import export_checks
 from entangle_jax._handle import Handle

@@ -10,8 +10,9 @@ OLDEST_JAX = (0, 10, 0)
 if jax.__version_info__ < OLDEST_JAX:
     _oldest = ".".join(map(str, OLDEST_JAX))
     raise ImportError(
-        f"entangle-jax needs jax {_oldest} or newer and found jax {jax.__version__} in {os.path.dirname(jax.__file__)}. "
-        "Nothing was registered, so programs that need entangle cannot run here. Upgrade jax: `pip install --upgrade jax`; "
+        f"entangle-jax needs jax {_oldest} or newer and found jax {jax.__version__} in "
+        f"{os.path.dirname(jax.__file__)}: nothing was registered, so programs that need it cannot run. Upgrade jax: "
+        "`pip install --upgrade jax`; "
         "for a GPU, name the same extra as before, such as `pip install --upgrade 'jax[cuda12]'`."
     )
 
@@ -29,8 +30,8 @@ def _broken(error: ImportError) -> str:
     )
     return (
         f"entangle-jax has no working native module in {here}; {found}. This is Python {platform.python_version()} on "
-        f"{platform.system()} {platform.machine()}, where a native module made for another system or processor does not "
-        "work. Install the package for this machine: `pip install --force-reinstall --no-cache-dir --no-deps "
+        f"{platform.system()} {platform.machine()}, where a native module made for another system or processor is of "
+        "no use. Install the package for this machine: `pip install --force-reinstall --no-cache-dir --no-deps "
         "entangle-jax`, from outside of its source tree."
     )
 

@@ -15,8 +15,8 @@ def _take(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ImportError(
-            f"entangle-jax uses `{module}.{name}`, which jax {jax.__version__} does not have. This version of entangle-jax "
-            "is older than that jax: install a newer entangle-jax, or an older jax (0.10.0 to 0.12.0 are known to work)."
+            f"entangle-jax uses `{module}.{name}`, which jax {jax.__version__} does not have. This entangle-jax is "
+            "older than that jax: install a newer entangle-jax, or an older jax (0.10.0 to 0.12.0 are known to work)."
         ) from error
 
 
