@@ -1,0 +1,214 @@
+"""What is measured: the rows of the table and the lines of the plots."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# How a row and a line of a plot name what stands between payload and witnesses. "published" is `entangle` of the
+# package of that name on PyPI and runs in its own process.
+METHODS = ("entangle", "published", "floor", "barrier", "nothing")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A ratio of two measurements that are taken in turns."""
+
+    measure: str
+    program: str
+    over: str
+    """What `entangle` is compared with."""
+    limit: float
+    sizes: dict[str, int] = field(default_factory=dict)
+    over_sizes: dict[str, int] | None = None
+    """Sizes of the other side, if they are not the same."""
+    seconds: float = 0.002
+    """For one sample. Short ones are disturbed all or not at all, and the median forgets those that were."""
+    rounds: int = 100
+    """Pairs of samples in each restart of the processes."""
+    restarts: int = 5
+    """In how many of the restarts it is measured, at most."""
+    short: bool = True
+    """Whether the short form has it."""
+    devices: int = 1
+    unit: str = "s"
+    also: tuple[str, ...] = ()
+    """Other methods to show beside the two."""
+    exact: bool = False
+    """It does not depend on the machine."""
+    why: str = ""
+    """Why it falls short, where it does."""
+
+
+GROWTH = "one of 10,000 calls against one of 1,000"
+COMPILE_WHY = (
+    "XLA:CPU looks at each pair of operations for a conflict and removes the edges that others imply "
+    "(`xla::ExecutionGraph`, where the profile has most of the time), so its own time for one operation grows with "
+    "their number. The floor, which has no part of this project in it, grows the same. A loop is compiled once, "
+    "however often it runs."
+)
+
+ROWS = [
+    Row("1 leaf, 1 witness, in a jitted loop", "loop", "floor", 1.05, also=("barrier",)),
+    Row("1 leaf, 1 witness, in a jitted loop", "loop", "published", 1.00),
+    Row("1 leaf, 1 witness, a chain of 1,000 calls", "chain", "floor", 1.05, also=("barrier",)),
+    Row("1 leaf, 1 witness, a chain of 1,000 calls", "chain", "published", 1.00),
+    Row(
+        "10 leaves, 10 witnesses, in a jitted loop",
+        "loop",
+        "published",
+        0.45,
+        {"leaves": 10, "witnesses": 10, "calls": 2_000},
+    ),
+    Row(
+        "100 leaves, 100 witnesses, in a jitted loop",
+        "loop",
+        "floor",
+        1.10,
+        {"leaves": 100, "witnesses": 100, "calls": 200},
+    ),
+    Row("outside of `jit`, on scalars", "eager", "a + b", 1.3),
+    Row("outside of `jit`, on scalars", "eager", "published", 0.25, rounds=30),
+    Row("`vmap` over 1,000", "batched", "published", 0.05, rounds=30, also=("nothing",)),
+    Row(
+        "64 MB payload, donated, split over 4 devices",
+        "donated",
+        "nothing",
+        1.02,
+        devices=4,
+        seconds=0.05,
+        rounds=20,
+        also=("published",),
+    ),
+    Row(
+        "64 MB payload, donated, in one `jit`", "donated", "nothing", 1.02, seconds=0.05, rounds=20, also=("published",)
+    ),
+    Row("trace and lower, 1,000 calls", "trace_and_lower", "barrier", 1.5, rounds=4, also=("published", "floor")),
+    Row("compile, 1,000 calls", "compilation", "published", 1.1, rounds=4, also=("barrier", "floor")),
+    Row(
+        f"trace and lower, {GROWTH}", "trace_and_lower", "entangle", 1.2, {"calls": 10_000}, {"calls": 1_000}, rounds=1
+    ),
+    Row(
+        f"compile, in chains of 100, {GROWTH}",
+        "compilation",
+        "entangle",
+        1.2,
+        {"calls": 10_000, "chains": 100},
+        {"calls": 1_000, "chains": 10},
+        rounds=1,
+        restarts=3,
+        short=False,
+        why=COMPILE_WHY,
+    ),
+    Row(
+        "compile, 10,000 calls in chains of 100",
+        "compilation",
+        "floor",
+        1.1,
+        {"calls": 10_000, "chains": 100},
+        rounds=1,
+        restarts=3,
+        short=False,
+    ),
+    Row(
+        "bytes held by `jax.vjp` of 100 steps, 1 MB witness each",
+        "residual_bytes",
+        "nothing",
+        1.01,
+        rounds=1,
+        unit="B",
+        also=("published",),
+        exact=True,
+    ),
+    Row(
+        "64 MB payload outside of `jit`, copied as any argument is",
+        "eager_large",
+        "x.copy()",
+        1.1,
+        seconds=0.05,
+        rounds=20,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The cost against one size."""
+
+    name: str
+    title: str
+    label: str
+    program: str
+    size: str
+    values: tuple[int, ...]
+    methods: tuple[str, ...] = METHODS
+    sizes: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.005
+    rounds: int = 9
+    devices: int = 1
+
+    def sizes_at(self, value: int) -> dict[str, int]:
+        """The sizes of the program at one point."""
+        sizes = {**self.sizes, self.size: value}
+        if self.program == "loop":
+            sizes |= {"witnesses": value, "calls": max(100, 10_000 // value)}
+        return sizes
+
+
+PLOTS = [
+    Plot(
+        "leaves",
+        "One call, by leaves (as many witnesses)",
+        "leaves",
+        "loop",
+        "leaves",
+        (1, 3, 10, 30, 100),
+        ("entangle", "published", "floor"),
+    ),
+    Plot(
+        "calls",
+        "One call of a chain, by its length",
+        "calls in the chain",
+        "chain",
+        "calls",
+        (10, 100, 1_000, 10_000),
+        ("entangle", "published", "floor"),
+    ),
+    Plot(
+        "tracing",
+        "Trace and lower one call, by length of the chain",
+        "calls in the chain",
+        "trace_and_lower",
+        "calls",
+        (10, 100, 1_000, 10_000),
+        ("entangle", "published", "barrier"),
+        rounds=3,
+    ),
+    Plot(
+        "payload",
+        "Donated payload and one operation on it, by size",
+        "payload in KB",
+        "donated",
+        "kilobytes",
+        (1, 16, 256, 4_096, 65_536),
+        ("entangle", "published", "barrier", "nothing"),
+    ),
+    Plot(
+        "batch",
+        "vmap, by batch size",
+        "batch size",
+        "batched",
+        "batch",
+        (1, 10, 100, 1_000),
+        ("entangle", "published", "barrier", "nothing"),
+    ),
+    Plot(
+        "devices",
+        "Donated payload of 64 MB, by devices",
+        "devices",
+        "donated",
+        "devices",
+        (1, 2, 4),
+        ("entangle", "published", "barrier", "nothing"),
+        devices=4,
+        seconds=0.05,
+    ),
+]
