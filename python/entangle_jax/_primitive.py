@@ -3,6 +3,7 @@
 Everything that JAX asks of a primitive stands here, in the order in which JAX asks for it.
 """
 
+import functools
 import sys
 from typing import Any
 
@@ -37,13 +38,7 @@ entangle_p = _Entangle("entangle")
 
 
 # Evaluation outside of `jit`, as under an eager `vmap` or `grad`.
-def _impl(*operands: Any, n: int, shared: tuple[int, ...]) -> list[Any]:
-    with jax.disable_jit(False):  # or this would call itself
-        return _jitted(*operands, n=n, shared=shared)
-
-
-_jitted = jax.jit(entangle_p.bind, static_argnames=("n", "shared"))
-entangle_p.def_impl(_impl)
+entangle_p.def_impl(functools.partial(_private.apply_primitive, entangle_p))
 
 
 # Dtype, weak type, sharding, memory space, varying axes: all are the payload's.
@@ -73,7 +68,9 @@ def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, sha
         f"no native handler for {', '.join(platforms)}, so `jax.lax.optimization_barrier` stands in for it there. "
         "A compiler may remove that before it schedules: check the order of native calls in the compiled program"
     )
-    return mlir.lower_fun(lambda *values: jax.lax.optimization_barrier(values)[:n], multiple_results=True)(ctx, *operands)
+    return mlir.lower_fun(lambda *values: jax.lax.optimization_barrier(values)[:n], multiple_results=True)(
+        ctx, *operands
+    )
 
 
 mlir.register_lowering(entangle_p, _lower_to_barrier)
@@ -119,8 +116,9 @@ def _linearize(for_reverse: bool, nonzeros: Any, *primals: Any, n: int, shared: 
     params = {"n": n, "shared": shared}
     if not for_reverse:
         return _private.linearize_from_jvp_rule(entangle_p, for_reverse, nonzeros, *primals, **params)
-    # What a rule returns has grown from 4 values to 5 between jax 0.10 and 0.11, but for all of them it is first the results,
-    # then which of them have tangents, and last the linear map: take the rest, which is empty, from JAX itself.
+    # What a rule returns has grown from 4 values to 5 between jax 0.10 and 0.11, but for all of them it is first the
+    # results, then which of them have tangents, and last the linear map: take the rest, which is empty, from JAX
+    # itself.
     out, _, *residuals, _ = _private.linearize_from_jvp_rule(
         entangle_p, for_reverse, [False] * len(primals), *primals, **params
     )
