@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dumps
 import rocm_stubs
 
-# What is asked about thunks is asked of functions with this in their name: dumping all would fill the disk.
-DUMPED = "dumped"
 DUMPS = Path(tempfile.mkdtemp(prefix="entangle-gpu-compile-"))
 
 # NVIDIA's H100 SXM (sm_90), as its data sheet has it. Not every CUDA plugin has descriptions of devices in it.
@@ -58,9 +57,7 @@ MI300X = "MI300X"
 FLAGS = (
     "--xla_gpu_autotune_level=0",
     "--xla_gpu_enable_triton_gemm=false",
-    f"--xla_dump_to={DUMPS}",
-    f"--xla_dump_hlo_module_re=.*{DUMPED}.*",
-    "--xla_dump_hlo_as_text",
+    *dumps.flags(DUMPS),
 )
 
 
@@ -112,24 +109,11 @@ class Compiled:
         return shape
 
     def thunks(self):
-        """What it runs, after the thunk passes: `{kind: how often}` outside of graphs, and the same for each graph."""
-        files = sorted(DUMPS.glob(f"module_*.jit_{self.name}.*thunk_sequence*.txt"))
-        before = [file for file in files if "after_thunk_passes" not in file.name]
-        assert len(before) == 1, f"{self.name} was dumped {len(before)} times, wanted once: is its name its own?"
-        # The second file is there only if the passes changed something.
-        outside, graphs = Counter(), []
-        for line in filter(str.strip, max(files, key=lambda file: file not in before).read_text().splitlines()):
-            indent, kind = re.match(r"(\s*)\d+: (k\w+)", line).groups()
-            if indent:
-                graphs[-1][kind] += 1
-            elif kind == "kCommandBuffer":
-                graphs.append(Counter())
-            else:
-                outside[kind] += 1
-        return outside, graphs
+        """What it runs: see `dumps.thunks`."""
+        return dumps.thunks(DUMPS, self.name)
 
 
-def compile_for(platform, function, *arguments, mesh=None, **options):
+def compile_for(platform, function, *arguments, mesh=None, compiler_options=None, **options):
     """Compile a function of arrays like these for a GPU. With `mesh`, arguments have shardings over it."""
     import jax
 
@@ -138,7 +122,7 @@ def compile_for(platform, function, *arguments, mesh=None, **options):
         everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), arguments)
     traced = jax.jit(function, **options).trace(*arguments)
-    compiled = traced.lower(lowering_platforms=(platform,)).compile()
+    compiled = traced.lower(lowering_platforms=(platform,)).compile(compiler_options)
     return Compiled(function.__name__, compiled.as_text(), compiled)
 
 

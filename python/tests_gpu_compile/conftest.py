@@ -1,7 +1,13 @@
 """Compiles for one GPU that is not there, named by `--gpu`. `ci/gpu-compile` makes the environments and calls this."""
 
-import absent
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "tests_gpu"))
+
+import absent
 
 
 def pytest_addoption(parser):
@@ -28,22 +34,8 @@ def gpu(request):
 
 
 @pytest.fixture(scope="session")
-def unaware(gpu):
-    """Native calls that an XLA extension author gets without entangle's lowering: `unaware(payload, *witnesses)`.
+def plain(gpu):
+    """A native call as it is without what entangle does about graphs, layouts and shardings. See `programs.plain`."""
+    import programs
 
-    The handler is the plain one, under a name of its own, so that it has no trait, no sharding rule and no
-    partitioner; the result is aliased to the payload, and layouts are row-major. What entangle does about each of
-    these is shown against it.
-    """
-    import jax
-
-    from entangle_jax import _native
-
-    plain, _ = _native.targets()[gpu.upper()]["entangle"]
-    jax.ffi.register_ffi_target("entangle_unaware", plain, platform=gpu.upper())
-
-    def call(payload, *witnesses):
-        result = jax.ShapeDtypeStruct(payload.shape, payload.dtype)
-        return jax.ffi.ffi_call("entangle_unaware", result, input_output_aliases={0: 0})(payload, *witnesses)
-
-    return call
+    return programs.plain(gpu.upper())

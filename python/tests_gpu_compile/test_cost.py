@@ -5,14 +5,11 @@ import jax.numpy as jnp
 import pytest
 from absent import compile_for, devices
 from jax.sharding import NamedSharding, PartitionSpec
+from programs import nothing
 
 from entangle_jax import audit, entangle
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "collective-broadcast", "reduce-scatter")
-
-
-def nothing(payload, *witnesses):
-    return payload
 
 
 def array(*shape, dtype=jnp.float32):
@@ -62,10 +59,10 @@ def dots(tie):
     return chain, array(4, 128, 64, dtype=half), array(4, 64, 64, dtype=half), array()
 
 
-def test_a_chain_of_layouts_gets_no_transpose_and_no_copy(gpu, unaware):
+def test_a_chain_of_layouts_gets_no_transpose_and_no_copy(gpu, plain):
     # A convolution asks the device which algorithm to take; without one, only the CUDA plugin has a default.
     build = convolutions if gpu == "cuda" else dots
-    without, ours, constrained = (compile_for(gpu, *build(tie)) for tie in (nothing, entangle, unaware))
+    without, ours, constrained = (compile_for(gpu, *build(tie)) for tie in (nothing, entangle, plain))
     assert len(ours.native_calls()) == 3
     assert moves(ours) == moves(without)
     assert_layouts_agree(ours)
@@ -124,7 +121,7 @@ def test_a_payload_that_is_still_needed_is_copied_once(gpu):
     assert len(copies(compiled)) == 1, compiled.text
 
 
-def test_a_sharded_payload_stays_where_it_is(gpu, unaware):
+def test_a_sharded_payload_stays_where_it_is(gpu, plain):
     mesh = jax.sharding.Mesh(devices(gpu, 4), ("x",))
     arguments = [
         jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("x"))),
@@ -141,7 +138,7 @@ def test_a_sharded_payload_stays_where_it_is(gpu, unaware):
     (call,) = ours.native_calls()
     assert " = f32[16,128]{1,0} custom-call(" in call
     assert collectives(ours) == []
-    assert collectives(local(unaware)) != [], "no sharding rule would have been as good"
+    assert collectives(local(plain)) != [], "no sharding rule would have been as good"
 
 
 def test_a_witness_that_is_sharded_over_four_devices_is_not_gathered(gpu):
