@@ -6,6 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 python=${PYTHON:-python3}
 envs=$root/.env
+case ${OS:-} in Windows_NT) scripts=Scripts ;; *) scripts=bin ;; esac # where an environment has its programs
 export PIP_DISABLE_PIP_VERSION_CHECK=1 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=${UV_LINK_MODE:-hardlink} CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 # The oldest and the newest versions of jax that are supported, and what else the matrix runs: "python jax".
@@ -24,13 +25,13 @@ tools() {
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "$python is older than Python 3.11; set PYTHON"
         "$python" -m venv --clear "$envs/tools"
         # shellcheck disable=SC2086 # one requirement a word
-        "$envs/tools/bin/python" -m pip install --quiet $wanted
+        "$envs/tools/$scripts/python" -m pip install --quiet $wanted
         printf '%s' "$wanted" >"$envs/tools/.holds"
     fi
-    export PATH="$envs/tools/bin:$PATH"
+    export PATH="$envs/tools/$scripts:$PATH"
 }
 
-# environment NAME PYTHON REQUIREMENT...: make `.env/NAME` hold exactly that. Its interpreter is `.env/NAME/bin/python`.
+# environment NAME PYTHON REQUIREMENT...: make `.env/NAME` hold exactly that. Its programs are in `.env/NAME/$scripts`.
 environment() {
     local name=$1 interpreter=$2
     shift 2
