@@ -21,8 +21,8 @@
 //! loop runs.
 //!
 //! What is not proven: that a handle which is computed at run time is a different object than another one (`handles[i]` and `handles[j]` are
-//! taken for the same), that two arguments are not the same object (they are taken for different ones), and anything about native calls
-//! whose targets were not given.
+//! taken for the same), that two arguments are not the same object (they are taken for different ones, but for the token and the fence of
+//! an `entangle_jax.Handle`), and anything about native calls whose targets were not given.
 #![forbid(unsafe_code)]
 
 mod audit;

@@ -104,10 +104,11 @@ impl Roots {
         let value = dependence.graph[node];
         if origins.is_empty() {
             let (root, name) = match instruction.opcode {
-                Opcode::Parameter => (
-                    Root::Parameter { number: u32::try_from(instruction.number).unwrap_or(u32::MAX), leaf: value.leaf },
-                    describe_parameter(instruction, value.leaf),
-                ),
+                Opcode::Parameter => {
+                    let token = token_of(module, instruction);
+                    let number = u32::try_from(token.number).unwrap_or(u32::MAX);
+                    (Root::Parameter { number, leaf: value.leaf }, describe_parameter(token, value.leaf))
+                }
                 Opcode::Constant => match literal::values(&instruction.literal) {
                     Some(values) => (Root::Constant(values), describe_constant(instruction)),
                     None => (Root::Made(node), describe_constant(instruction)),
@@ -265,6 +266,18 @@ fn operand_shape(module: &Module, dependence: &Dependence, node: Node) -> Vec<i6
     let instruction = dependence.instruction(module, node);
     let siblings = module.instructions_of(module.computation_of(dependence.graph[node].instruction as usize));
     instruction.operands.first().map(|&operand| siblings[operand].shape.dimensions.clone()).unwrap_or_default()
+}
+
+/// An argument that is a `Handle` of `entangle_jax` comes as two parameters, which stand for one object: its token, and its
+/// fence, known by its name.
+fn token_of<'a>(module: &'a Module, parameter: &'a Instruction) -> &'a Instruction {
+    let entry = &module.instructions[module.computations[module.entry].instructions.clone()];
+    let fence = &parameter.op_name;
+    fence
+        .match_indices(".fence")
+        .map(|(start, word)| format!("{}.token{}", &fence[..start], &fence[start + word.len()..]))
+        .find_map(|name| entry.iter().find(|other| other.opcode == Opcode::Parameter && other.op_name == name))
+        .unwrap_or(parameter)
 }
 
 fn describe_parameter(instruction: &Instruction, leaf: u32) -> String {

@@ -2,6 +2,7 @@
 
 use super::build::{Computation, floats, handle, handles, pred, s32, tuple, unknown_condition};
 use super::{audit, races};
+use crate::proto::OpMetadata;
 
 fn no_races() -> Vec<String> {
     Vec::new()
@@ -15,6 +16,21 @@ fn two_arguments_are_not_called_one_handle() {
     main.write("h", &[h]);
     main.write("g", &[g]);
     assert_eq!(races(&audit(vec![main])), no_races());
+}
+
+#[test]
+fn the_token_and_the_fence_of_one_handle_are_one_object() {
+    let mut main = Computation::new("main", 1);
+    for (number, name) in
+        ["state[0].token['id']", "state[0].fence['id']", "state[1].fence['id']", "h.fence"].iter().enumerate()
+    {
+        let parameter = main.parameter(i64::try_from(number).unwrap(), handle());
+        main.last().metadata = Some(OpMetadata { op_name: (*name).into(), ..OpMetadata::default() });
+        main.write(&format!("w{number}"), &[parameter]);
+    }
+    let audit = audit(vec![main]);
+    assert_eq!(races(&audit), ["w0 w1"]);
+    assert_eq!(audit.races().list[0].handle, "argument 0 (state[0].token['id'])");
 }
 
 #[test]
