@@ -20,7 +20,8 @@ from typing import Any
 import dumps
 import rocm_stubs
 
-DUMPS = Path(tempfile.mkdtemp(prefix="entangle-gpu-compile-"))
+_TEMPORARY = tempfile.TemporaryDirectory(prefix="entangle-gpu-compile-")  # is removed with this object
+DUMPS = Path(_TEMPORARY.name)
 
 # NVIDIA's H100 SXM (sm_90), as its data sheet has it. Not every CUDA plugin has descriptions of devices in it.
 H100 = """
@@ -150,8 +151,7 @@ def _description(plugin, device):
 
 
 def _load_stubs():
-    folder = tempfile.mkdtemp(prefix="entangle-rocm-stubs-")
-    for library in rocm_stubs.make(_rocm_plugin().parent.parent, folder):
+    for library in rocm_stubs.make(_rocm_plugin().parent.parent, _TEMPORARY.name):
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
 
 

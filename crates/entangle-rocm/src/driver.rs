@@ -1,7 +1,7 @@
 //! The HIP runtime, opened when first needed: nothing links it, so one build serves machines with and without it.
 //!
 //! `hip-sys`, the binding that exists, needs HIP's headers to build and links the library of one HIP version.
-//! The six functions that are used here are therefore declared here; the feature `hip` compares them
+//! The few functions that are used are therefore declared here, by their C types, and the feature `hip` compares them
 //! with that binding. (`cubecl-hip-sys` opens HIP at run time too, but a function that is missing then ends
 //! the process, and it does not build where a version of HIP is installed that it does not know.)
 
@@ -101,15 +101,22 @@ impl Hip {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: HIP names every status, with a string that is never freed.
-        let text = unsafe { (self.hipGetErrorString)(status) };
-        if text.is_null() {
-            return Err(format!("{function} failed with status {status}"));
-        }
-        // SAFETY: as above, and not null.
-        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-        Err(format!("{function} failed: {text} (status {status})"))
+        // SAFETY: HIP's own function.
+        Err(unsafe { failed(self.hipGetErrorString, function, status) })
     }
+}
+
+/// # Safety
+/// `text_of` is HIP's: it gives null, or a string that is never freed.
+unsafe fn failed(text_of: unsafe extern "C" fn(c_int) -> *const c_char, function: &str, status: c_int) -> String {
+    // SAFETY: any status may be asked about.
+    let text = unsafe { text_of(status) };
+    if text.is_null() {
+        return format!("{function} failed with status {status}");
+    }
+    // SAFETY: not null, and never freed.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    format!("{function} failed: {text} (status {status})")
 }
 
 // SAFETY: HIP's streams run in order; memory allocated here is never freed.
@@ -193,24 +200,45 @@ mod against_hip_sys {
 mod tests {
     use hip_sys::hiprt;
 
-    use super::{CAPTURE_STATUS_NONE, LIBRARIES, c_int, library};
+    use super::{failed, hip, lacks, library};
 
-    /// The library that is opened at run time is the one whose headers were checked, and it answers.
+    /// The library that is opened at run time is the one whose headers were checked.
     #[test]
     fn the_library_opened_at_run_time_is_the_one_that_is_linked() {
-        let (library, file) = library().unwrap();
-        assert!(LIBRARIES.contains(&file));
+        let (library, _) = library().unwrap();
         let opened = |name: &str| {
             // SAFETY: only its address is taken.
-            let function = unsafe { library.get::<unsafe extern "C" fn()>(name) }.unwrap();
-            *function as usize
+            *unsafe { library.get::<*const ()>(name) }.unwrap()
         };
-        assert_eq!(opened("hipHostMalloc"), hiprt::hipHostMalloc as usize);
-        assert_eq!(opened("hipMemcpyDtoHAsync"), hiprt::hipMemcpyDtoHAsync as usize);
-        assert_eq!(opened("hipMemcpyHtoDAsync"), hiprt::hipMemcpyHtoDAsync as usize);
-        assert_eq!(opened("hipStreamIsCapturing"), hiprt::hipStreamIsCapturing as usize);
-        assert_eq!(opened("hipThreadExchangeStreamCaptureMode"), hiprt::hipThreadExchangeStreamCaptureMode as usize);
-        assert_eq!(opened("hipGetErrorString"), hiprt::hipGetErrorString as usize);
-        assert_eq!(CAPTURE_STATUS_NONE, 0 as c_int);
+        assert_eq!(opened("hipHostMalloc"), hiprt::hipHostMalloc as *const ());
+        assert_eq!(opened("hipMemcpyDtoHAsync"), hiprt::hipMemcpyDtoHAsync as *const ());
+        assert_eq!(opened("hipMemcpyHtoDAsync"), hiprt::hipMemcpyHtoDAsync as *const ());
+        assert_eq!(opened("hipStreamIsCapturing"), hiprt::hipStreamIsCapturing as *const ());
+        let exchange = hiprt::hipThreadExchangeStreamCaptureMode as *const ();
+        assert_eq!(opened("hipThreadExchangeStreamCaptureMode"), exchange);
+        assert_eq!(opened("hipGetErrorString"), hiprt::hipGetErrorString as *const ());
+    }
+
+    /// Debian 12 has HIP 5.2, which lacks one function; anything newer has all of them.
+    #[test]
+    fn all_functions_are_there_or_the_error_names_the_one_that_is_not() {
+        let (library, file) = library().unwrap();
+        // SAFETY: only asked whether it is there.
+        let is_new = unsafe { library.get::<*const ()>("hipLaunchHostFunc") }.is_ok();
+        let expected = if is_new { Ok(()) } else { Err(lacks(file, "hipLaunchHostFunc")) };
+        assert_eq!(hip().map(drop), expected);
+    }
+
+    /// What HIP says about a machine without a device is what the user reads.
+    #[test]
+    fn an_error_of_hip_is_its_own_text() {
+        let (library, _) = library().unwrap();
+        // SAFETY: the type is that of HIP's header.
+        let text_of = *unsafe { library.get("hipGetErrorString") }.unwrap();
+        let no_device = hiprt::hipError_t::hipErrorNoDevice as i32;
+        // SAFETY: HIP's own function.
+        let text = unsafe { failed(text_of, "hipHostMalloc", no_device) };
+        assert!(text.starts_with("hipHostMalloc failed: ") && text.ends_with(" (status 100)"), "{text}");
+        assert!(text.to_lowercase().replace('_', "").contains("device"), "{text}");
     }
 }

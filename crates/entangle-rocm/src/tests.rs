@@ -132,10 +132,10 @@ fn slots_need_a_stream_too() {
 }
 
 #[test]
-fn without_a_driver_slots_say_which_names_were_tried() {
+fn without_a_driver_slots_say_what_is_missing() {
     // Where there is a driver, this stream is none of its own, so there is nothing to call it with.
     let Err(missing) = driver::open() else { return };
-    assert!(missing.contains("could not be opened (tried lib"), "{missing}");
+    assert!(missing.contains("could not be opened (tried lib") || missing.contains(" it is older than "), "{missing}");
     for (handler, frame) in slots() {
         fails(frame, handler, 14, &missing);
     }
