@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from entangle_jax import testing
+from entangle_jax import audit, testing
 
 RUNS = 5
+TARGETS = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
 
 CHECKS = []
 
@@ -172,6 +173,7 @@ def check_hazard(handle_class, hazard, runs=RUNS):
     depends = compiled.paths(program.as_text())
     assert_follows(depends, "write", "before")
     assert_follows(depends, "after", "write")
+    assert audit(program, **TARGETS).races == ()
     for _ in range(runs):
         testing.reset()
         seen, _ = jax.block_until_ready(program(testing.slot(0), noise()))

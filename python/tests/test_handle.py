@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from handle_checks import HAZARDS, check_hazard, two_devices, write
+from handle_checks import HAZARDS, TARGETS, check_hazard, two_devices, write
 from jax.ad_checkpoint import checkpoint_name
 
-from entangle_jax import Handle, OrderingWarning, testing
+from entangle_jax import Handle, OrderingWarning, audit, testing
 
 
 def name_of(check):
@@ -27,6 +27,26 @@ def test_what_every_handle_must_do(check):
 @pytest.mark.parametrize("hazard", HAZARDS, ids=lambda hazard: hazard.__name__)
 def test_no_run_of_a_hazard_reads_a_wrong_value(hazard):
     check_hazard(Handle, hazard, runs=20)
+
+
+@pytest.mark.parametrize("hazard", HAZARDS, ids=lambda hazard: hazard.__name__)
+def test_audit_finds_no_race_when_the_handle_is_an_argument(hazard):
+    report = audit(hazard, Handle(testing.slot(0)), handle_checks.noise(), **TARGETS)
+    assert report.races == ()
+    assert {call.kind for call in report.calls} == {"read", "write", "entangle"}
+
+
+def test_audit_finds_the_old_handle_that_no_warning_can_see():
+    def program(handle):
+        seen, _ = jax.jit(lambda handle: handle.read(testing.read))(handle)
+        written, _ = handle.write(testing.write, 1.0)
+        return seen, written
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = audit(program, Handle(testing.slot(0)), **TARGETS)
+    (race,) = report.races
+    assert {race.first.kind, race.second.kind} == {"read", "write"}
 
 
 def test_outside_of_jit_accesses_run_in_order(slots):
