@@ -133,8 +133,8 @@ def _warn_of_gaps(payload: Any, leaves: list[Any], witnesses: tuple[Any, ...], w
             if _is_empty(leaf) and (role == "payload" or _is_traced_or_on_device(leaf)):
                 consequence = "is not ordered" if role == "payload" else "orders nothing"
                 warn_user(
-                    f"{path_of(role, tree, i)} has no elements (shape {tuple(leaf.shape)}); XLA replaces such arrays by "
-                    f"constants, so it {consequence}"
+                    f"{path_of(role, tree, i)} has no elements (shape {tuple(leaf.shape)}); XLA replaces such arrays "
+                    f"by constants, so it {consequence}"
                 )
 
 

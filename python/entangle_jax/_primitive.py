@@ -112,7 +112,7 @@ def _jet(primals: Any, series: Any, *, n: int, shared: tuple[int, ...]) -> Any:
 
 
 # Linearization: for reverse mode the linear map is the identity and holds nothing of the witnesses.
-def _linearize(for_reverse: bool, nonzeros: Any, *primals: Any, n: int, shared: tuple[int, ...]) -> Any:  # noqa: FBT001
+def _linearize(for_reverse: bool, nonzeros: Any, *primals: Any, n: int, shared: tuple[int, ...]) -> Any:
     params = {"n": n, "shared": shared}
     if not for_reverse:
         return _private.linearize_from_jvp_rule(entangle_p, for_reverse, nonzeros, *primals, **params)

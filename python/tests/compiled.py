@@ -1,7 +1,7 @@
 """Reads compiled programs: which native calls depend, by data, on which others, and what XLA added.
 
-`paths` is a small abstract interpreter of HLO text. It follows single tuple elements through calls, fusions, branches and
-loops, so that a path it finds is one that the runtime has to obey.
+`paths` is a small abstract interpreter of HLO text. It follows single tuple elements through calls, fusions, branches
+and loops, so that a path it finds is one that the runtime has to obey.
 """
 
 import contextlib
@@ -103,7 +103,9 @@ def collectives(hlo):
 
 def copies(hlo, shape):
     """Copies of arrays of this shape, such as `f32[512,512]`, also those inside of fusions."""
-    return [each.text for each in instructions(hlo) if each.op in ("copy", "copy-start") and each.shape.startswith(shape)]
+    return [
+        each.text for each in instructions(hlo) if each.op in ("copy", "copy-start") and each.shape.startswith(shape)
+    ]
 
 
 def layouts_agree(hlo):
@@ -119,7 +121,8 @@ def layouts_agree(hlo):
 def paths(hlo):
     """`{call: calls it depends on}` for the labelled native calls, by label.
 
-    Loops are unrolled twice: a call in a loop stands there as `label@0` and `label@1`, one in a loop in a loop as `label@0.1`.
+    Loops are unrolled twice: a call in a loop stands there as `label@0` and `label@1`, one in a loop in a loop as
+    `label@0.1`.
     """
     return _Interpreter(parse(hlo)).run()
 
@@ -153,7 +156,7 @@ class _Interpreter:
             case "get-tuple-element":
                 whole = operands[0]
                 return whole[int(each.attribute("index"))] if isinstance(whole, list) else whole
-            case "fusion" | "call" | "async-start" if (called := each.attribute("calls") or each.attribute("to_apply")):
+            case "fusion" | "call" | "async-start" if called := each.attribute("calls") or each.attribute("to_apply"):
                 return self.evaluate(self.computations[called], operands, iteration)
             case "copy" | "bitcast" | "copy-start" | "copy-done" | "async-done" | "opt-barrier":
                 return operands[0]

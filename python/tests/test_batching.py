@@ -5,10 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from entangle_jax import OrderingWarning, entangle
-from entangle_jax.testing import read, slot, write
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from entangle_jax import OrderingWarning, entangle
+from entangle_jax.testing import read, slot, write
 
 A = jnp.arange(24.0).reshape(2, 3, 4)
 W = jnp.float32(1.0)
@@ -74,10 +75,15 @@ def test_batching_adds_no_loop_and_no_transpose(levels):
     witness = jnp.zeros((7, 6, 5)[-levels:])
     # The axes are moved where the caller says so, and only there: not for the call.
     hlo = compiled.text(f, jnp.zeros((4, 5, 6, 7)), witness)
-    wanted = compiled.text(lambda p, w: jnp.moveaxis(p, (1, 2, 3)[:levels], range(levels)), jnp.zeros((4, 5, 6, 7)), witness)
+    wanted = compiled.text(
+        lambda p, w: jnp.moveaxis(p, (1, 2, 3)[:levels], range(levels)), jnp.zeros((4, 5, 6, 7)), witness
+    )
     (call,) = compiled.native_calls(hlo)
     assert call.shape.startswith("f32[4,5,6,7]")
-    ops = [sorted(each.op for each in compiled.instructions(text) if each.op in ("while", "transpose")) for text in (hlo, wanted)]
+    ops = [
+        sorted(each.op for each in compiled.instructions(text) if each.op in ("while", "transpose"))
+        for text in (hlo, wanted)
+    ]
     assert ops[0] == ops[1]
     compiled.layouts_agree(hlo)
 

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from entangle_jax import _private, entangle
-from entangle_jax._primitive import entangle_p
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import jet
 from jax.test_util import check_grads
+
+from entangle_jax import _private, entangle
+from entangle_jax._primitive import entangle_p
 
 W = jnp.float32(1.0)
 
@@ -90,7 +91,8 @@ def identity(payload, *witnesses):
 def test_two_transformations_give_what_they_give_for_the_identity(outer):
     def all_inner_ones(x):
         return {
-            inner: [DERIVATIVES[outer](DERIVATIVES[inner](smooth(tie)))(x) for tie in (entangle, identity)] for inner in DERIVATIVES
+            inner: [DERIVATIVES[outer](DERIVATIVES[inner](smooth(tie)))(x) for tie in (entangle, identity)]
+            for inner in DERIVATIVES
         }
 
     for got, wanted in quick(all_inner_ones)(jnp.array([0.3, 0.7])).values():

@@ -15,9 +15,7 @@ def code_of(page):
     """The page's Python blocks with the numbers of their first lines. A block that begins with `# not run` is prose."""
     text = page.read_text()
     blocks = re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [
-        (text[: block.start(1)].count("\n"), block[1]) for block in blocks if not block[1].startswith("# not run")
-    ]
+    return [(text[: block.start(1)].count("\n"), block[1]) for block in blocks if not block[1].startswith("# not run")]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if code_of(page)], ids=lambda page: page.name)

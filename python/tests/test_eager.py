@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import monitoring
+
 from entangle_jax import entangle
 from entangle_jax._entangle import _eager
 from entangle_jax.testing import read, slot, write
-from jax import monitoring
 
 W = jnp.float32(1.0)
 
@@ -57,7 +58,7 @@ def test_calls_from_many_threads_do_not_disturb_each_other():
                         assert jax.config.jax_disable_jit
                 np.testing.assert_array_equal(result, x)
                 assert jax.config.jax_disable_jit is False
-        except BaseException as error:  # noqa: BLE001 (shown by the main thread)
+        except BaseException as error:
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]

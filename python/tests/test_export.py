@@ -1,4 +1,5 @@
-"""Exported, cached and serialized programs stay valid elsewhere; platforms without a handler get a barrier, and say so."""
+"""Exported, cached and serialized programs stay valid elsewhere; platforms without a handler get a barrier, and say
+so."""
 
 import warnings
 
@@ -8,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from entangle_jax import OrderingWarning, entangle, export_checks
-from entangle_jax.testing import READ_TARGET, WRITE_TARGET, read, slot, write
 from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from entangle_jax import OrderingWarning, entangle, export_checks
+from entangle_jax.testing import READ_TARGET, WRITE_TARGET, read, slot, write
 
 SLOTS = [export.DisabledSafetyCheck.custom_call(target) for target in (READ_TARGET, WRITE_TARGET)]
 
@@ -144,29 +146,35 @@ program = jax.jit(lambda x, w: entangle(x * 2, w + 1))
 
 
 def test_the_compilation_cache_hits_in_a_second_process(tmp_path):
-    code = PROGRAM + """
+    code = (
+        PROGRAM
+        + """
 from jax._src import monitoring
 hits = []
-monitoring.register_event_listener(lambda name, **_: hits.append(name) if name.startswith("/jax/compilation_cache/cache_") else None)
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+monitoring.register_event_listener(lambda name, **_: hits.append(name) if
+name.startswith("/jax/compilation_cache/cache_") else None) jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-hits.clear()
-assert (program(x, w) == 2 * jnp.arange(8.0)).all()
-print(hits[0].rsplit("/", 1)[1])
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0) hits.clear() assert (program(x, w) == 2 *
+jnp.arange(8.0)).all() print(hits[0].rsplit("/", 1)[1])
 """
+    )
     assert fresh.run(code, tmp_path).split() == ["cache_misses"]
     assert fresh.run(code, tmp_path).split() == ["cache_hits"]
 
 
 def test_a_serialized_executable_loads_in_another_process(tmp_path):
-    save = PROGRAM + """
+    save = (
+        PROGRAM
+        + """
 import pickle
 from jax.experimental import serialize_executable
 with open(sys.argv[1], "wb") as file:
     pickle.dump(serialize_executable.serialize(program.lower(x, w).compile()), file)
 """
-    load = PROGRAM + """
+    )
+    load = (
+        PROGRAM
+        + """
 import pickle
 from jax.experimental import serialize_executable
 with open(sys.argv[1], "rb") as file:
@@ -174,5 +182,6 @@ with open(sys.argv[1], "rb") as file:
 assert (loaded(x, w) == 2 * jnp.arange(8.0)).all()
 print(loaded.as_text().count('custom_call_target="entangle"'))
 """
+    )
     fresh.run(save, tmp_path / "executable")
     assert fresh.run(load, tmp_path / "executable").split() == ["1"]

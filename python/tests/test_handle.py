@@ -145,7 +145,7 @@ def test_structure_shapes_and_dtypes_do_not_change_with_accesses(transform, toke
         types = jax.typeof(leaf), jax.typeof(leaf_after)
         assert len({(type_.shape, type_.dtype, type_.weak_type) for type_ in types}) == 1
         if leaf.dtype == jax.random.key(0).dtype:
-            leaf, leaf_after = jax.random.key_data(leaf), jax.random.key_data(leaf_after)  # noqa: PLW2901
+            leaf, leaf_after = jax.random.key_data(leaf), jax.random.key_data(leaf_after)
         np.testing.assert_array_equal(leaf, leaf_after)
 
 

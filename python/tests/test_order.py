@@ -1,7 +1,7 @@
 """Promises 2 and 3: whatever uses the result depends, by data, on every witness; nothing else is ordered.
 
-Each program reads a native slot, writes it and reads it again, under one transformation. `tie` is `entangle`, or nothing: then
-the program must have no data path from the read to the write, or the test would prove nothing.
+Each program reads a native slot, writes it and reads it again, under one transformation. `tie` is `entangle`, or
+nothing: then the program must have no data path from the read to the write, or the test would prove nothing.
 """
 
 import compiled
@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
+
 from entangle_jax import entangle
 from entangle_jax.testing import WRITE_TARGET, read, slot, write
-from jax.sharding import PartitionSpec as P
 
 
 def nothing(payload, *witnesses):
@@ -248,7 +249,9 @@ def test_a_write_waits_for_the_read_before_it(program, slots):
     arguments = slot(0), jnp.float32(1)
     executable = jax.jit(program(entangle)).lower(*arguments).compile()
     assert "a" in waited_for(executable, "w")
-    assert "a" not in waited_for(jax.jit(program(nothing)).lower(*arguments).compile(), "w"), "ordered anyway: proves nothing"
+    assert "a" not in waited_for(jax.jit(program(nothing)).lower(*arguments).compile(), "w"), (
+        "ordered anyway: proves nothing"
+    )
     jax.block_until_ready(executable(*arguments))
     log = [access.label for access in slots.log() if access.slot == 0]
     assert log.index("w") > log.index("a")

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from entangle_jax import entangle
-from entangle_jax.testing import read, slot, write
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from entangle_jax import entangle
+from entangle_jax.testing import read, slot, write
 
 SHARDY_AND_GSPMD = pytest.mark.parametrize("shardy", [True, False], ids=["shardy", "gspmd"])
 PAYLOAD = [P("i"), P(None, "i"), P(), P("i", "j"), P(("i", "j")), P(None, ("i", "j"))]
@@ -123,7 +124,11 @@ def test_two_ordered_psums_stay_two_all_reduces():
         return jax.jit(jax.shard_map(each, mesh=mesh, in_specs=P("i"), out_specs=P()))
 
     x, y = place(jnp.arange(8.0), mesh, P("i")), place(jnp.ones(8), mesh, P("i"))
-    ops = [each for each in compiled.instructions(compiled.text(program(entangle), x, y)) if each.op.startswith("all-reduce")]
+    ops = [
+        each
+        for each in compiled.instructions(compiled.text(program(entangle), x, y))
+        if each.op.startswith("all-reduce")
+    ]
     assert len([each for each in ops if not each.op.endswith("-done")]) == 2
     got, wanted = program(entangle)(x, y), program(lambda p, *_: p)(x, y)
     jax.tree.map(np.testing.assert_array_equal, got, wanted)
@@ -132,7 +137,9 @@ def test_two_ordered_psums_stay_two_all_reduces():
 # shard_map: over what the result varies is what the payload varies over.
 @pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
 @pytest.mark.parametrize(
-    ("p", "w"), [(P("i"), P("i")), (P(), P("i")), (P("i"), P()), (P(), P()), (P("j"), P("i")), (P("i", "j"), P())], ids=str
+    ("p", "w"),
+    [(P("i"), P("i")), (P(), P("i")), (P("i"), P()), (P(), P()), (P("j"), P("i")), (P("i", "j"), P())],
+    ids=str,
 )
 def test_shard_map_varies_as_the_payload_does(p, w, check):
     mesh = mesh_of(AxisType.Auto)
@@ -184,7 +191,9 @@ def test_one_axis_manual_and_the_other_automatic():
     mesh = mesh_of(AxisType.Auto)
     x, w = place(jnp.arange(64.0).reshape(8, 8), mesh, P("i", "j")), place(jnp.ones((8, 8)), mesh, P("j"))
     program = jax.jit(
-        jax.shard_map(lambda x, w: entangle(x * 2, w + 1), mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i"), axis_names={"i"})
+        jax.shard_map(
+            lambda x, w: entangle(x * 2, w + 1), mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i"), axis_names={"i"}
+        )
     )
     assert_local(program, x, w)
     np.testing.assert_array_equal(program(x, w), 2 * x)

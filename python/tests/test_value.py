@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from entangle_jax import _primitive, entangle
 
 W = jnp.float32(1.0)
@@ -35,7 +36,19 @@ def every_value(dtype):
         return raw.view(jnp.dtype(dtype))
     if bits == 16:
         return np.arange(2**16, dtype=np.uint16).view(jnp.dtype(dtype))
-    words = [0, 1, 0x7F800001, 0x7FA00001, 0x7FC12345, 0xFFC00000, 0x80000000, 0x00000001, 0x807FFFFF, 0x7F800000, 0xDEADBEEF]
+    words = [
+        0,
+        1,
+        0x7F800001,
+        0x7FA00001,
+        0x7FC12345,
+        0xFFC00000,
+        0x80000000,
+        0x00000001,
+        0x807FFFFF,
+        0x7F800000,
+        0xDEADBEEF,
+    ]
     longs = [0, 1, 0x7FF0000000000001, 0x7FF8000000012345, 0x8000000000000000, 0x000FFFFFFFFFFFFF, 0xFFF0000000000000]
     raw = np.array(words, np.uint32) if bits == 32 or dtype == "complex64" else np.array(longs, np.uint64)
     return np.resize(raw, 12).view(jnp.dtype(dtype))
@@ -49,7 +62,7 @@ def computes_with(dtype):
     """Whether this jaxlib runs a program with this dtype at all: without entangle, reversed and brought back."""
     try:
         jax.jit(lambda x: x[::-1])(jnp.zeros(3, dtype)).block_until_ready()
-    except Exception:  # noqa: BLE001 (jaxlib has many ways to say no)
+    except Exception:
         return False
     return True
 
@@ -59,7 +72,8 @@ def computes_with(dtype):
 def test_no_bit_of_any_dtype_changes(dtype, transform):
     with jax.enable_x64(True):
         if not computes_with(dtype):
-            # Not a gap: there is nothing to compare with. What every jaxlib has is listed, so that this cannot hide a fault.
+            # Not a gap: there is nothing to compare with. What every jaxlib has is listed, so that this cannot hide a
+            # fault.
             assert dtype in ("int2", "uint2", "float4_e2m1fn", "float8_e3m4", "float8_e8m0fnu"), dtype
             return
         value = every_value(dtype)
@@ -81,7 +95,9 @@ def test_nan_and_infinity_of_a_witness_do_not_leak(transform):
 
 
 @EAGERLY_AND_JITTED
-@pytest.mark.parametrize("value", [True, 3, 2.5, 1j, np.float32(2), np.arange(3), np.int8(-1), np.float64(0.1)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [True, 3, 2.5, 1j, np.float32(2), np.arange(3), np.int8(-1), np.float64(0.1)], ids=repr
+)
 def test_host_values_become_the_arrays_that_jnp_makes(value, transform):
     result = transform(lambda w: entangle(value, w))(W)
     wanted = jnp.asarray(value)
@@ -101,7 +117,10 @@ def test_a_weak_type_stays_weak_and_a_strong_one_strong(transform):
 @EAGERLY_AND_JITTED
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg", "unsafe_rbg"])
 def test_typed_keys_stay_keys(implementation, transform):
-    for key in (jax.random.key(7, impl=implementation), jax.random.split(jax.random.key(7, impl=implementation), (2, 3))):
+    for key in (
+        jax.random.key(7, impl=implementation),
+        jax.random.split(jax.random.key(7, impl=implementation), (2, 3)),
+    ):
         result, other = transform(lambda p, w: (entangle(p, w), entangle(w, p)))(key, W)
         assert result.dtype == key.dtype
         assert jax.random.key_impl(result) == jax.random.key_impl(key)
@@ -227,5 +246,7 @@ def test_witnesses_are_not_copied(count):
 def test_a_result_that_xla_did_not_alias_is_an_error_and_not_garbage():
     """The same call without the request to alias, as a program of another making might hold it."""
     call = jax.ffi.ffi_call(_primitive.TARGET, jax.ShapeDtypeStruct((2, 3), jnp.float32))
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"payload leaf 0 of 1 .*dimensions \[2, 3\].*XLA did not alias"):
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"payload leaf 0 of 1 .*dimensions \[2, 3\].*XLA did not alias"
+    ):
         jax.jit(lambda p, w: call(p, w))(jnp.ones((2, 3)), W).block_until_ready()
