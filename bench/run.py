@@ -82,7 +82,13 @@ def measure_rows(workers, rows, restarts, share):
                 turns = range(max(1, int(row.rounds * share) // 4))
                 samples += [workers.sample(method, row.devices, sizes=row.sizes, **request) for _ in turns]
         workers.close()
-    return [summary(row, those, others) for row, those, others in zip(rows, pairs, also, strict=True)]
+    results = []
+    for row, those, others in zip(rows, pairs, also, strict=True):
+        results.append(summary(row, those, others))
+        if row.whole is not None:
+            measure, limit = row.whole
+            results.append(figure(measure, limit, [a for a, _ in those], "s"))
+    return results
 
 
 def summary(row, pairs, others):
@@ -90,12 +96,12 @@ def summary(row, pairs, others):
     ratios = [a / b for a, b in pairs]
     low, value, high = quartiles(ratios)
     medians = {"entangle": statistics.median(a for a, _ in pairs), row.over: statistics.median(b for _, b in pairs)}
-    if row.over == "entangle":
-        medians = {"entangle": medians["entangle"]}
+    if row.over_sizes is not None:
+        medians = {"large": statistics.median(a for a, _ in pairs), "small": statistics.median(b for _, b in pairs)}
     medians |= {method: statistics.median(samples) for method, samples in others.items()}
     return {
         "measure": row.measure,
-        "compared": f"entangle / {row.over}" if row.over_sizes is None else "10,000 / 1,000",
+        "compared": f"entangle / {row.over}" if row.over_sizes is None else "large / small",
         "limit": row.limit,
         "value": value,
         "low": low,

@@ -168,9 +168,44 @@ def residual_bytes(order, steps=100, megabytes=1):
     return run, 1
 
 
+def auditing(order, instructions=100_000):
+    """The audit of a program with 10 handles that are read, entangled and written in turns, one such call in 7."""
+    from entangle_jax import _audit, testing  # noqa: PLC0415 (the published package has neither)
+
+    def program(tokens, x):
+        for turn in range(instructions // 20):
+            token = tokens[turn % len(tokens)]
+            value = testing.read(token)
+            tokens[turn % len(tokens)] = testing.write(order(token, value), value)
+            x = x + value
+            for _ in range(16):
+                x = jax.lax.sin(x)
+        return tokens, x
+
+    lowered = jax.jit(program).lower([testing.slot(i) for i in range(10)], jnp.float32(1))
+    module = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+
+    def run():
+        report = _audit.audit_programs({_audit.WRITTEN: module}, [testing.READ_TARGET], [testing.WRITE_TARGET])
+        assert not report.races
+
+    return run, 1
+
+
 PROGRAMS = {
     f.__name__: f
-    for f in (loop, chain, eager, eager_large, batched, donated, trace_and_lower, compilation, residual_bytes)
+    for f in (
+        loop,
+        chain,
+        eager,
+        eager_large,
+        batched,
+        donated,
+        trace_and_lower,
+        compilation,
+        residual_bytes,
+        auditing,
+    )
 }
 
 
