@@ -37,9 +37,10 @@ def sharding_rule(operands: Sequence[Any], n: int) -> dict[str, Any]:
     rule = sdy.OpShardingRuleAttr.get(sizes, mappings, mappings[:n], is_custom=True)
     if plain:
         return {"sdy.sharding_rule": rule}
-    # An operation with symbolic dimensions or XLA tokens may not have a rule. It obeys one all the same that stands where
-    # XLA itself writes rules when it passes a program on. The sizes do not matter: no dimension has more than one factor.
-    return {"mhlo.frontend_attributes": mlir.ir.DictAttr.get({"xla.sdy.sharding_rule": mlir.ir.StringAttr.get(str(rule))})}
+    # An operation with symbolic dimensions or XLA tokens may not have a rule. It obeys one all the same that stands
+    # where XLA itself writes rules when it passes a program on. The sizes do not matter: every dimension is one factor.
+    written = mlir.ir.StringAttr.get(str(rule))
+    return {"mhlo.frontend_attributes": mlir.ir.DictAttr.get({"xla.sdy.sharding_rule": written})}
 
 
 def register(target: str) -> None:

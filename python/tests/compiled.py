@@ -14,7 +14,8 @@ COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "
 
 # "%name = shape opcode(", where the shape may be a tuple, which may hold spaces and one more level of parentheses.
 _INSTRUCTION = re.compile(
-    r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\((?:[^()]|\([^()]*\))*\)|\S+) (?P<op>[\w\-]+)\((?P<rest>.*)$"
+    r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = "
+    r"(?P<shape>\((?:[^()]|\([^()]*\))*\)|\S+) (?P<op>[\w\-]+)\((?P<rest>.*)$"
 )
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) (?:\(.*\) -> .*)?\{$")
 

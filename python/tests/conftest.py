@@ -2,8 +2,18 @@
 
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 
 jax.config.update("jax_num_cpu_devices", 4)
+
+# Every example compiles programs: the time it takes says nothing. `ci/soak` runs the profile `soak`.
+settings.register_profile(
+    "default", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "soak", settings.get_profile("default"), max_examples=2000, derandomize=False, print_blob=True
+)
+settings.load_profile("default")
 
 from entangle_jax import testing  # noqa: E402 (after the number of devices is set)
 

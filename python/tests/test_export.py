@@ -1,5 +1,4 @@
-"""Exported, cached and serialized programs stay valid elsewhere; platforms without a handler get a barrier, and say
-so."""
+"""Exported, cached and serialized programs stay valid elsewhere; a platform without a handler gets a barrier."""
 
 import warnings
 
@@ -80,7 +79,7 @@ def test_sharded_programs_stay_local(kind):
 def test_symbolic_sizes_of_a_sharded_program_stay_local():
     """Only with Shardy and automatic axes: jax itself cannot call such an export under GSPMD or with explicit axes."""
     mesh = jax.make_mesh((2, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
-    shardings = NamedSharding(mesh, P("i", "j")), NamedSharding(mesh, P(None, ("i", "j")))
+    shardings = (NamedSharding(mesh, P("i", "j")), NamedSharding(mesh, P(None, ("i", "j"))))
     (batch,) = export.symbolic_shape("b")
     shapes = (
         jax.ShapeDtypeStruct((4 * batch, 8), jnp.float32, sharding=shardings[0]),
@@ -145,36 +144,26 @@ program = jax.jit(lambda x, w: entangle(x * 2, w + 1))
 """
 
 
-def test_the_compilation_cache_hits_in_a_second_process(tmp_path):
-    code = (
-        PROGRAM
-        + """
-from jax._src import monitoring
-hits = []
-monitoring.register_event_listener(lambda name, **_: hits.append(name) if
-name.startswith("/jax/compilation_cache/cache_") else None) jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+CACHE = """
+from jax import monitoring
+seen = []
+monitoring.register_event_listener(lambda name, **_: seen.append(name.rsplit("/", 1)[1]))
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0) hits.clear() assert (program(x, w) == 2 *
-jnp.arange(8.0)).all() print(hits[0].rsplit("/", 1)[1])
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+seen.clear()
+assert (program(x, w) == 2 * jnp.arange(8.0)).all()
+print(next(name for name in seen if name.startswith("cache_")))
 """
-    )
-    assert fresh.run(code, tmp_path).split() == ["cache_misses"]
-    assert fresh.run(code, tmp_path).split() == ["cache_hits"]
 
-
-def test_a_serialized_executable_loads_in_another_process(tmp_path):
-    save = (
-        PROGRAM
-        + """
+SAVE = """
 import pickle
 from jax.experimental import serialize_executable
 with open(sys.argv[1], "wb") as file:
     pickle.dump(serialize_executable.serialize(program.lower(x, w).compile()), file)
 """
-    )
-    load = (
-        PROGRAM
-        + """
+
+LOAD = """
 import pickle
 from jax.experimental import serialize_executable
 with open(sys.argv[1], "rb") as file:
@@ -182,6 +171,13 @@ with open(sys.argv[1], "rb") as file:
 assert (loaded(x, w) == 2 * jnp.arange(8.0)).all()
 print(loaded.as_text().count('custom_call_target="entangle"'))
 """
-    )
-    fresh.run(save, tmp_path / "executable")
-    assert fresh.run(load, tmp_path / "executable").split() == ["1"]
+
+
+def test_the_compilation_cache_hits_in_a_second_process(tmp_path):
+    assert fresh.run(PROGRAM + CACHE, tmp_path).split() == ["cache_misses"]
+    assert fresh.run(PROGRAM + CACHE, tmp_path).split() == ["cache_hits"]
+
+
+def test_a_serialized_executable_loads_in_another_process(tmp_path):
+    fresh.run(PROGRAM + SAVE, tmp_path / "executable")
+    assert fresh.run(PROGRAM + LOAD, tmp_path / "executable").split() == ["1"]
