@@ -1,10 +1,9 @@
 """Random programs of reads and writes, with branches and loops, run natively and compared with plain Python.
 
-`ENTANGLE_PROGRAMS=1000 pytest test_handle_random.py` tries that many, other ones each time; by default a hundred.
+A hundred of them; a thousand, and other ones each time, with the profile `soak` of conftest.py.
 """
 
 import itertools
-import os
 
 import compiled
 import jax
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from entangle_jax import Handle, testing
 
-PROGRAMS = os.environ.get("ENTANGLE_PROGRAMS")
 OBJECTS = 3
 LATEST = 3
 MOST = 3  # iterations
@@ -250,9 +248,7 @@ def uninterrupted(block, first, last, those):
     return not any(touches(kind, rest)[0] & those and kind != "read" for _, kind, *rest in between)
 
 
-@settings(
-    max_examples=int(PROGRAMS or 100), derandomize=PROGRAMS is None, deadline=None, database=None, print_blob=True
-)
+@settings(max_examples=max(100, settings().max_examples // 2))
 @given(programs)
 def test_no_random_program_reads_a_wrong_value_or_orders_two_readers(program):
     block = number(program, itertools.count())
