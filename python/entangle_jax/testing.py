@@ -17,6 +17,9 @@ native code that XLA knows nothing about, and the log says what really ran, in t
 [('read', 'before'), ('write', None), ('read', 'after')]
 
 The slots and the log belong to the process: tests that run in threads of one process use slots of their own.
+
+On a GPU the calls are made where they stand in the stream, or in the CUDA or HIP graph: operands and results are copied
+asynchronously, and the host waits for nothing.
 """
 
 from typing import Any, NamedTuple

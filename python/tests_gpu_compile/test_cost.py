@@ -16,11 +16,6 @@ def array(*shape, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def named(name, function):
-    function.__name__ = name
-    return function
-
-
 def moves(compiled):
     """Operations that move data without computing anything."""
     operations = compiled.operations()
@@ -145,8 +140,6 @@ def test_a_witness_that_is_sharded_over_four_devices_is_not_gathered(gpu):
     mesh = jax.sharding.Mesh(devices(gpu, 4), ("x",))
     token = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
     witness = jax.ShapeDtypeStruct((65_536,), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("x")))
-    compiled = compile_for(
-        gpu, named("gathered", lambda token, x: entangle(token, jnp.sin(x))), token, witness, mesh=mesh
-    )
+    compiled = compile_for(gpu, lambda token, x: entangle(token, jnp.sin(x)), token, witness, mesh=mesh)
     assert len(compiled.native_calls()) == 1
     assert not [name for name in compiled.operations() if name.startswith(COLLECTIVES)]
