@@ -73,7 +73,7 @@ wheel() {
 }
 
 # What the tests need beside the package, and what checks them.
-test_packages=("pytest>=9,<10" "pytest-xdist>=3.6,<4" "hypothesis>=6.150,<7" "numpy>=2" "scipy>=1.15")
+test_packages=("pytest>=9,<10" "pytest-xdist>=3.6,<4" "hypothesis>=6.150,<7" "numpy>=2" "scipy>=1.15" "flatbuffers>=24")
 lint_packages=("ruff==0.17.*" "mypy>=2,<3")
 
 # dev_environment: the one environment of ci/test and ci/demo, with the newest jax that its Python can have.
@@ -84,4 +84,19 @@ dev_environment() {
 # install_wheel NAME [WHEEL]: put the wheel into `.env/NAME`, where its dependencies are already.
 install_wheel() {
     uv pip install --quiet --python "$envs/$1" --no-deps --no-index --reinstall "${2:-$(wheel)}"
+}
+
+# cargo_tool NAME VERSION: put that cargo subcommand on the PATH, building it first if need be.
+cargo_tool() {
+    if [ "$(cat "$envs/cargo/.$1" 2>/dev/null)" != "$2" ]; then
+        say "cargo install $1 $2"
+        cargo install --quiet --locked --root "$envs/cargo" "$1@$2"
+        printf '%s' "$2" >"$envs/cargo/.$1"
+    fi
+    export PATH="$envs/cargo/bin:$PATH"
+}
+
+# nightly: check that the nightly compiler is there, which some checks of unsafe code need.
+nightly() {
+    cargo +nightly --version >&2 || die "needs a nightly Rust: rustup toolchain install nightly --profile minimal"
 }

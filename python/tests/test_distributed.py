@@ -74,4 +74,4 @@ def test_a_global_array_is_entangled_without_communication():
     processes = [fresh.start(PROGRAM, number, address, folder) for number in range(2)]
     ends = [fresh.finish(process) for process in processes]
     for status, out, errors in ends:
-        assert (status, out.split()) == (0, ["right"]), errors
+        assert (status, out.split()[-1:]) == (0, ["right"]), errors  # gloo prints too
