@@ -57,8 +57,8 @@ def matrix(size=256):
 
 def check_demo(platform):
     """Every scenario of the demo is right with entangle in every run, and has the data path."""
-    del platform
-    command = [sys.executable, "-P", "-m", "entangle_jax", "demo", "--json"]
+    runs = 20 if platform in GPUS else 2
+    command = [sys.executable, "-P", "-m", "entangle_jax", "demo", "--json", "--runs", str(runs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     found = json.loads(done.stdout)
