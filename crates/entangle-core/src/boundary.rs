@@ -172,14 +172,22 @@ unsafe fn error_create(
 }
 
 fn panic_error(panic: Box<dyn Any + Send>) -> Error {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(ToString::to_string)
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".into());
-    // Dropping what was thrown may panic again, this time across the boundary.
-    core::mem::forget(panic);
-    Error::new(Code::Internal, format!("the handler panicked: {text}"))
+    Error::new(Code::Internal, format!("the handler panicked: {}", panic_text(panic)))
+}
+
+fn panic_text(panic: Box<dyn Any + Send>) -> String {
+    let panic = match panic.downcast::<&str>() {
+        Ok(text) => return (*text).to_owned(),
+        Err(panic) => panic,
+    };
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => {
+            // Dropping what else was thrown may panic again, this time across the boundary.
+            core::mem::forget(panic);
+            "no message".to_owned()
+        }
+    }
 }
 
 impl fmt::Display for Unreportable {
