@@ -8,9 +8,9 @@
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
-use crate::Op;
+use crate::{Mutex, Op};
 
 /// What a GPU's driver does on one stream.
 ///
@@ -60,7 +60,7 @@ pub unsafe trait Stream {
 
 /// The part of a call that the GPU copies to and from.
 #[repr(C)]
-struct Staging {
+pub(crate) struct Staging {
     token: i32,
     value: f32,
 }
@@ -82,11 +82,18 @@ impl Pool {
 
     /// A pool that allocates when it is first used.
     #[must_use]
+    #[cfg(not(all(test, loom)))]
     pub const fn new() -> Self {
         Self { free: Mutex::new(Vec::new()) }
     }
 
-    fn take(&self, stream: &impl Stream) -> Result<NonNull<Staging>, String> {
+    /// The same with a lock that is watched, which cannot be made before the program runs.
+    #[cfg(all(test, loom))]
+    pub fn new() -> Self {
+        Self { free: Mutex::new(Vec::new()) }
+    }
+
+    pub(crate) fn take(&self, stream: &impl Stream) -> Result<NonNull<Staging>, String> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Address(staging)) = free.pop() {
             return Ok(staging);
@@ -97,7 +104,7 @@ impl Pool {
         Ok(first)
     }
 
-    fn give_back(&self, staging: NonNull<Staging>) {
+    pub(crate) fn give_back(&self, staging: NonNull<Staging>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.push(Address(staging));
     }
@@ -218,5 +225,5 @@ unsafe extern "C" fn release(call: *mut c_void) {
     call.pool.give_back(call.staging);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

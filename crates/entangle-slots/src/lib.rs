@@ -8,7 +8,12 @@ pub mod device;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+#[cfg(not(all(test, loom)))]
+use std::sync::{Mutex, MutexGuard};
+
+#[cfg(all(test, loom))]
+use loom::sync::{Mutex, MutexGuard};
 
 /// What was done to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +55,12 @@ struct Slots {
     log: Vec<Access>,
 }
 
+#[cfg(not(all(test, loom)))]
 static SLOTS: Mutex<Option<Slots>> = Mutex::new(None);
+#[cfg(all(test, loom))]
+loom::lazy_static! {
+    static ref SLOTS: Mutex<Option<Slots>> = Mutex::new(None);
+}
 
 fn with_slots<R>(use_slots: impl FnOnce(&mut Slots) -> R) -> R {
     // Nothing under the lock leaves the state half changed, so a poisoned lock is as good as any.
@@ -92,10 +102,12 @@ pub fn log() -> Vec<Access> {
 }
 
 /// The slots belong to the process: tests take turns.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 static ALONE: Mutex<()> = Mutex::new(());
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod interleavings;
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::{ALONE, Access, Op, log, read, reset, write};
 
