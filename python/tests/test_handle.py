@@ -29,6 +29,23 @@ def test_no_run_of_a_hazard_reads_a_wrong_value(hazard):
     check_hazard(Handle, hazard, runs=20)
 
 
+@pytest.mark.parametrize("length", range(2, 7))
+def test_no_read_of_a_chain_is_merged_with_another(slots, length):
+    def program(token):
+        handle, seen = Handle(token), []
+        for i in range(length):
+            _, handle = handle.write(testing.write, i + 1.0)
+            now, handle = handle.read(testing.read)  # without a label: to XLA all of them are equal
+            seen.append(now)
+        return jnp.stack(seen)
+
+    compiled = jax.jit(program).lower(slots.slot(0)).compile()
+    assert audit(compiled, **TARGETS).races == ()
+    for _ in range(20):
+        slots.reset()
+        np.testing.assert_array_equal(compiled(slots.slot(0)), np.arange(1, length + 1))
+
+
 @pytest.mark.parametrize("hazard", HAZARDS, ids=lambda hazard: hazard.__name__)
 def test_audit_finds_no_race_when_the_handle_is_an_argument(hazard):
     report = audit(hazard, Handle(testing.slot(0)), handle_checks.noise(), **TARGETS)
