@@ -64,7 +64,8 @@ witnesses as payload leaves; the handler looks at the payload alone.
 def write(docs, results):
     """Write the page, the plots and the figures as JSON."""
     (docs / "benchmarks").mkdir(exist_ok=True)
-    (docs / "benchmarks.json").write_text(json.dumps(rounded(results), indent=1) + "\n")
+    results = rounded(results)
+    (docs / "benchmarks.json").write_text(json.dumps(results, indent=1) + "\n")
     draw(docs / "benchmarks", results["plots"])
     about = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
@@ -76,7 +77,7 @@ def write(docs, results):
         TEXT.format(
             python=".".join(about["versions"]["Python"].split(".")[:2]),
             restarts=results["restarts"],
-            table=table(results["rows"]),
+            table=table(results["rows"], about),
             medians=medians_table(results["rows"]),
             handler=handler_table(results["handler"]),
             plots="\n".join(f"![{plot.title}](benchmarks/{plot.name}.svg)" for plot in PLOTS),
@@ -85,7 +86,7 @@ def write(docs, results):
     )
 
 
-def table(rows):
+def table(rows, about):
     """The rows against their limits, as Markdown."""
     lines = ["| measure | ratio | must reach | measured | spread | |", "| --- | --- | --- | --- | --- | --- |"]
     notes = []
@@ -94,10 +95,7 @@ def table(rows):
         verdict = "met"
         if falls_short(row):
             verdict = f"falls short ({len(notes) + 1})"
-            why = row["why"] or "the reason is not known yet."
-            if not row["why"] and row["low"] <= row["limit"]:
-                why = "no more than the noise of this machine, as the spread shows."
-            notes.append(f"{len(notes) + 1}. {row['measure']}, {row['compared']}: {why}")
+            notes.append(f"{len(notes) + 1}. {row['measure']}, {row['compared']}: {reason(row, about)}")
         spread = "exact" if row["exact"] else f"{number(row['low'])} to {number(row['high'])}"
         cells = (
             row["measure"],
@@ -163,6 +161,17 @@ def draw(folder, series):
         axes.legend(frameon=False)
         figure.savefig(folder / f"{plot.name}.svg", metadata={"Date": None})
         plt.close(figure)
+
+
+def reason(row, about):
+    """Why a row falls short, as far as it is known."""
+    if row["why"]:
+        return row["why"]
+    if row["unit"] and about["load"] > about["cores"]:
+        return f"an absolute time, taken while the machine had other work (load average {about['load']:.0f})."
+    if row["low"] <= row["limit"]:
+        return "no more than the noise of this machine, as the spread shows."
+    return "the reason is not known yet."
 
 
 def falls_short(row, margin=1.0):

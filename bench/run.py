@@ -87,7 +87,7 @@ def measure_rows(workers, rows, restarts, share):
         results.append(summary(row, those, others))
         if row.whole is not None:
             measure, limit = row.whole
-            results.append(figure(measure, limit, [a for a, _ in those], "s"))
+            results.append(figure(measure, limit, [a for a, _ in those], "s") | {"why": row.why})
     return results
 
 
@@ -251,7 +251,7 @@ def main():
     results += [*measure_import(options, 3 if options.short else 15), measure_wheel(options.wheel)]
     about["load_after"] = os.getloadavg()[0]
     about["versions"] = {"Python": platform.python_version(), **workers.versions, "rustc": rustc()}
-    print(report.table(results))
+    print(report.table(results, about))
     handler = measure_handler(options.build)
     print(report.handler_table(handler))
     if options.short:
