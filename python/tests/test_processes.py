@@ -1,8 +1,12 @@
 """Forks, processes that end with calls in flight, and programs that run in two processes at once."""
 
+import os
 import socket
 
 import fresh
+import pytest
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 PROGRAM = """
     import os, sys, threading, time
@@ -24,6 +28,7 @@ PROGRAM = """
 """
 
 
+@forks
 def test_a_fork_after_import_works_in_both_processes():
     code = """
     import warnings
@@ -48,6 +53,7 @@ def test_a_fork_after_import_works_in_both_processes():
     assert fresh.run(PROGRAM + code).splitlines() == ["child", "child", "parent"]
 
 
+@forks
 def test_a_fork_amid_calls_does_not_disturb_them():
     """A child of a process whose backend runs cannot use jax; that it comes and goes must not be felt by the parent."""
     code = """
@@ -72,6 +78,7 @@ def test_a_fork_amid_calls_does_not_disturb_them():
     assert fresh.run(PROGRAM + code) == f"{3 * 41}\n"
 
 
+@forks
 def test_a_server_that_forks_after_import_has_working_children(tmp_path):
     (tmp_path / "worker.py").write_text(
         "import jax\nimport jax.numpy as jnp\nfrom entangle_jax import entangle\n"
