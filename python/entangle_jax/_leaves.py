@@ -45,7 +45,8 @@ def sort_leaves(payload: Any, witnesses: tuple[Any, ...], *, warn: bool) -> Oper
       TypeError: a leaf is not an array; the message names it.
     """
     leaves, treedef = jax.tree.flatten(payload)
-    witness_leaves = jax.tree.leaves(witnesses)
+    leaves = [_unwrapped(leaf) for leaf in leaves]
+    witness_leaves = [_unwrapped(leaf) for leaf in jax.tree.leaves(witnesses)]
 
     operands: list[Any] = []
     index: dict[int, int] = {}  # of a leaf's identity in `operands`
@@ -71,6 +72,11 @@ def sort_leaves(payload: Any, witnesses: tuple[Any, ...], *, warn: bool) -> Oper
     return Operands(operands, list(others.values()), tuple(shared), places, treedef)
 
 
+def _unwrapped(leaf: Any) -> Any:
+    """An object that says it is an array (`__jax_array__`) as that array: it may well be computed in the program."""
+    return jnp.asarray(leaf) if hasattr(leaf, "__jax_array__") and not isinstance(leaf, jax.Array) else leaf
+
+
 def _is_traced_or_on_device(leaf: Any) -> bool:
     """Whether it is something that a program computes: an array, a traced array, or an XLA token."""
     return isinstance(leaf, jax.Array) or is_token(leaf)
@@ -89,7 +95,7 @@ _HOST_VALUES = (bool, int, float, complex, np.generic, np.ndarray)
 
 def _array_of(leaf: Any, role: str, tree: Any, index: int) -> Any:
     """A value of the host as an array, as `jnp.asarray` makes it."""
-    if isinstance(leaf, _HOST_VALUES) or hasattr(leaf, "__jax_array__"):
+    if isinstance(leaf, _HOST_VALUES):
         try:
             return jnp.asarray(leaf)
         except TypeError:

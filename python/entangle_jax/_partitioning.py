@@ -77,7 +77,8 @@ def _partition(target: str, shapes: Any, shardings: Any, result: Any, result_sha
     of_results = result_sharding.tuple_elements() if result.is_tuple() else [result_sharding]
     n = len(of_results)
     of_operands = [*of_results, *shardings[n:]]
-    types = [_type_of(sharding.tile(shape)) for shape, sharding in zip(shapes, of_operands, strict=True)]
+    with mlir.make_ir_context():
+        types = [_type_of(sharding.tile(shape)) for shape, sharding in zip(shapes, of_operands, strict=True)]
     return _program(target, types, n).encode(), of_operands, result_sharding
 
 
@@ -87,9 +88,8 @@ _TOKEN = "!stablehlo.token"
 def _type_of(shape: Any) -> str:
     if shape.is_token():
         return _TOKEN
-    with mlir.make_ir_context():
-        element = str(mlir.dtype_to_ir_type(shape.numpy_dtype()))
-    return f"tensor<{''.join(f'{dim}x' for dim in shape.dimensions())}{element}>"
+    dimensions = "".join(f"{dim}x" for dim in shape.dimensions())
+    return f"tensor<{dimensions}{mlir.dtype_to_ir_type(shape.numpy_dtype())}>"
 
 
 def _program(target: str, types: Sequence[str], n: int) -> str:

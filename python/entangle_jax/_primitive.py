@@ -58,7 +58,10 @@ def _lower_natively(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, share
         skip_ffi_layout_processing=True,
         extra_attributes=_partitioning.sharding_rule(operands, n),
     )
-    return lowering(ctx, *operands)
+    return [
+        result if aval is _private.abstract_token else _private.lower_with_sharding_in_types(ctx, result, aval)
+        for result, aval in zip(lowering(ctx, *operands), ctx.avals_out, strict=True)
+    ]
 
 
 def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
@@ -140,8 +143,9 @@ def _transpose(cotangents: Any, *operands: Any, n: int, shared: tuple[int, ...])
 ad.primitive_transposes[entangle_p] = _transpose
 
 
-# `jax.checkpoint`: what is unknown to its forward pass is a tangent, on its way to be transposed; as in `_linearize`
-# it is to hold no witness. What is known is kept or computed again as the policy says.
+# `jax.checkpoint`: what is unknown to its forward pass is a tangent, most likely on its way to be transposed, and as
+# in `_linearize` it is to hold no witness. JAX does not tell whether it is: `jax.linearize` of a checkpointed function
+# is the one case where tangents do not wait. What is known is kept or computed again as the policy says.
 def _checkpoint(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
     n = eqn.params["n"]
     if any(unknown):

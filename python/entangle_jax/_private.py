@@ -55,6 +55,10 @@ register_custom_call_partitioner: Any = _take("jaxlib.xla_client", "register_cus
 HloSharding: Any = _take("jaxlib.xla_client", "HloSharding")
 register_plugin_callbacks: Any = _take("jax._src.xla_bridge", "register_plugin_callbacks")
 
+# Says in the program what the type says of a result's sharding on an explicit mesh, as every lowering is to do. Newer
+# ones insist on it for values that are still to be summed over an axis. There since 0.5.
+lower_with_sharding_in_types: Any = _take("jax._src.interpreters.mlir", "lower_with_sharding_in_types")
+
 # Registers a target of the host now. `jax.ffi.register_ffi_target` keeps it until a backend is made, where a refusal
 # stops jax as a whole with "Unable to initialize backend 'cpu'", whoever is to blame. There since 0.4.
 register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")

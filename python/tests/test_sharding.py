@@ -134,6 +134,38 @@ def test_two_ordered_psums_stay_two_all_reduces():
     jax.tree.map(np.testing.assert_array_equal, got, wanted)
 
 
+def test_partial_sums_stay_partial_and_are_summed_once():
+    """A value that is still to be summed over an axis: on each device it is another, and so it stays."""
+    mesh = mesh_of(AxisType.Explicit, axes=1)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(np.arange(32, dtype=np.float32).reshape(8, 4), P("i"))
+
+        @jax.jit
+        def program(x, w):
+            partial = entangle(jnp.einsum("ij,ik->jk", x, x, out_sharding=P(unreduced={"i"})), w)
+            assert jax.typeof(partial).sharding.spec.unreduced == {"i"}
+            return jax.sharding.reshard(partial, P())
+
+        np.testing.assert_array_equal(program(x, jnp.ones(3)), np.asarray(x).T @ np.asarray(x))
+        ops = compiled.collectives(compiled.text(program, x, jnp.ones(3)))
+        assert [op.removesuffix("-start") for op in ops if not op.endswith("-done")] == ["all-reduce"]
+
+
+@SHARDY_AND_GSPMD
+def test_leaves_that_nobody_has_split_yet(shardy):
+    """Made in the program, beside one that is split: GSPMD asks about them before it knows anything of them."""
+    mesh = mesh_of(AxisType.Auto, axes=1)
+    with compiled.partitioner(shardy):
+        x = place(jnp.ones((8, 3)), mesh, P("i"))
+        for payload in (
+            lambda x: (jnp.zeros((4, 4)), x * 2, jnp.arange(4)),
+            lambda x: (x, jnp.zeros(4)),
+            lambda x: jnp.zeros(4),
+        ):
+            result = jax.jit(lambda x, payload=payload: entangle(payload(x), x + 1))(x)
+            jax.tree.map(np.testing.assert_array_equal, result, payload(x))
+
+
 # shard_map: over what the result varies is what the payload varies over.
 @pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
 @pytest.mark.parametrize(

@@ -163,6 +163,26 @@ def test_the_structure_comes_back(tree, transform):
         assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(result))
 
 
+class Wrapped:
+    """As the parameters of some neural network libraries are."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __jax_array__(self):
+        return self.array
+
+
+@EAGERLY_AND_JITTED
+def test_objects_that_say_they_are_arrays_are_arrays(transform):
+    result = transform(lambda x, w: entangle({"p": Wrapped(x)}, Wrapped(w)))(LEAF, W)
+    assert isinstance(result["p"], jax.Array)
+    np.testing.assert_array_equal(result["p"], LEAF)
+    # As a witness it may be computed in the program: dropped, it would order nothing.
+    (call,) = compiled.native_calls(compiled.text(lambda x, w: entangle(x, Wrapped(w + 1)), LEAF, W))
+    assert len(call.operands) == 2
+
+
 def test_without_witnesses_the_object_itself_comes_back():
     for payload in (LEAF, {"a": 1}, None, object()):
         assert entangle(payload) is payload
