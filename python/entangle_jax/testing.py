@@ -109,10 +109,9 @@ def log() -> tuple[Access, ...]:
 
 def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_side_effect: bool) -> jax.Array:
     inputs = [jax.lax.stop_gradient(jnp.asarray(x)) for x in inputs]
-    if jax.typeof(inputs[0]).dtype != jnp.int32:
-        raise TypeError(
-            f"entangle_jax.testing: the token is {jax.typeof(inputs[0])}, wanted an int32 scalar from `slot`."
-        )
+    token = jax.typeof(inputs[0])
+    if token.dtype != jnp.int32 or token.shape != ():
+        raise TypeError(f"entangle_jax.testing: the token is {token}, wanted an int32 scalar from `slot`.")
     inputs = [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in inputs]
     # Inside `shard_map` a call varies over every axis over which one of its inputs does.
     axes = frozenset().union(*(jax.typeof(x).mat.varying for x in inputs))
