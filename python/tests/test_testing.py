@@ -4,11 +4,12 @@ import doctest
 import threading
 
 import compiled
-import entangle_jax.testing
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import entangle_jax.testing
 from entangle_jax.testing import READ_TARGET, WRITE_TARGET, Access, log, read, reset, slot, write
 
 
