@@ -135,7 +135,7 @@ _private.primitive_linearizations[entangle_p] = _linearize
 def _transpose(cotangents: Any, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
     del shared
     return [
-        None if not ad.is_undefined_primal(operand) else cotangents[i] if i < n else ad.Zero(operand.aval)
+        None if not ad.is_undefined_primal(operand) else cotangents[i] if i < n else ad.Zero(operand.aval.to_ct_aval())
         for i, operand in enumerate(operands)
     ]
 
