@@ -74,7 +74,9 @@ def sort_leaves(payload: Any, witnesses: tuple[Any, ...], *, warn: bool) -> Oper
 
 def _unwrapped(leaf: Any) -> Any:
     """An object that says it is an array (`__jax_array__`) as that array: it may well be computed in the program."""
-    return jnp.asarray(leaf) if hasattr(leaf, "__jax_array__") and not isinstance(leaf, jax.Array) else leaf
+    if isinstance(leaf, jax.Array | jax.core.Tracer):  # a traced Ref is no array, and says that it is one
+        return leaf
+    return jnp.asarray(leaf) if hasattr(leaf, "__jax_array__") else leaf
 
 
 def _is_traced_or_on_device(leaf: Any) -> bool:
