@@ -3,6 +3,7 @@
 import json
 
 import matplotlib as mpl
+import matplotlib.ticker
 from rows import METHODS, PLOTS
 
 COLOURS = dict(zip(METHODS, ("#0072b2", "#d55e00", "#999999", "#009e73", "#cc79a7"), strict=True))
@@ -153,7 +154,8 @@ def draw(folder, series):
             axes.plot(
                 data["values"], seconds, "o-", color=COLOURS[method], label=LABELS.get(method, method), markersize=4
             )
-        axes.set(title=plot.title, xlabel=plot.label, xscale="log", yscale="log")
+        axes.set(title=plot.title, xlabel=plot.label, ylabel="time", xscale="log", yscale="log")
+        axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
         axes.set_xticks(plot.values, [f"{value:,}" for value in plot.values])
         axes.minorticks_off()
         axes.yaxis.set_major_formatter(lambda value, _: quantity(value, "s"))

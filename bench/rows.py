@@ -79,6 +79,7 @@ ROWS = [
         "donated",
         "nothing",
         1.02,
+        {"devices": 4},
         devices=4,
         seconds=0,
         rounds=60,
