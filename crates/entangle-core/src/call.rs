@@ -8,6 +8,11 @@ use core::ptr::NonNull;
 use crate::error::{Code, Error, Fault};
 use crate::ffi::{self, Mirror};
 
+/// Whether a value can stand there at all: neither null nor misaligned.
+fn can_be_read<T>(ptr: *const T) -> bool {
+    !ptr.is_null() && ptr.is_aligned()
+}
+
 /// Opens a mirrored struct if its pointer and its size allow.
 ///
 /// # Safety
@@ -15,7 +20,7 @@ use crate::ffi::{self, Mirror};
 /// where `struct_size` is the `usize` at `ptr`.
 #[inline]
 pub(crate) unsafe fn open<'a, T: Mirror, E: Fault>(ptr: *const T) -> Result<&'a T, E> {
-    if ptr.is_null() || !ptr.is_aligned() {
+    if !can_be_read(ptr) {
         return Err(E::new(move || Error::frame(format_args!("the pointer to {} is {ptr:p}", T::NAME))));
     }
     // SAFETY: every `Mirror` starts with its `struct_size`, and the caller says that it can be read.
@@ -105,17 +110,17 @@ impl<'a> Call<'a> {
         let attrs = &self.frame.attrs;
         let count = usize::try_from(attrs.size).map_err(|_| Error::frame(format_args!("{} attributes", attrs.size)))?;
         if attrs.struct_size < ffi::Attrs::END
-            || (count > 0 && (attrs.types.is_null() || attrs.names.is_null() || attrs.attrs.is_null()))
+            || (count > 0 && !(can_be_read(attrs.types) && can_be_read(attrs.names) && can_be_read(attrs.attrs)))
         {
-            return Err(Error::frame("XLA_FFI_Attrs is too short or has null pointers"));
+            return Err(Error::frame("XLA_FFI_Attrs is too short or has null or misaligned pointers"));
         }
         for i in 0..count {
-            // SAFETY: the list has `count` names, and it is not null.
+            // SAFETY: the list has `count` names, and can be read.
             let key = unsafe { text(*attrs.names.add(i)) }?;
             if key != name {
                 continue;
             }
-            // SAFETY: the list has `count` types, and it is not null.
+            // SAFETY: the list has `count` types, and can be read.
             let kind = unsafe { *attrs.types.add(i) };
             if kind != ffi::ATTR_STRING {
                 return Err(Error::new(
@@ -169,8 +174,8 @@ impl<'a> Call<'a> {
 /// # Safety
 /// `span` is null or points to a byte span whose bytes can be read for `'a`.
 unsafe fn text<'a>(span: *const ffi::ByteSpan) -> Result<&'a str, Error> {
-    if span.is_null() || !span.is_aligned() {
-        return Err(Error::frame("an attribute's name or text is a null pointer"));
+    if !can_be_read(span) {
+        return Err(Error::frame(format_args!("an attribute's name or text is at {span:p}")));
     }
     // SAFETY: not null and aligned; the caller vouches for the rest.
     let span = unsafe { *span };
@@ -257,9 +262,9 @@ impl<'a> Buffers<'a> {
         }
         let len = usize::try_from(size)
             .map_err(|_| E::new(move || Error::frame(format_args!("{name} says it holds {size} buffers"))))?;
-        if len > 0 && (types.is_null() || items.is_null()) {
+        if len > 0 && !(can_be_read(types) && can_be_read(items)) {
             return Err(E::new(move || {
-                Error::frame(format_args!("{name} holds {len} buffers and a null pointer to them"))
+                Error::frame(format_args!("{name} holds {len} buffers, of types at {types:p}, at {items:p}"))
             }));
         }
         Ok(Self { what, len, types, items, lifetime: PhantomData })
@@ -283,7 +288,7 @@ impl<'a> Buffers<'a> {
     /// There is none, it is no buffer, or the frame is malformed.
     pub fn get(&self, index: usize) -> Result<Buffer<'a>, Error> {
         let buffer = self.open_at::<Error>(index)?;
-        if buffer.rank < 0 || (buffer.rank > 0 && buffer.dims.is_null()) {
+        if buffer.rank < 0 || (buffer.rank > 0 && !can_be_read(buffer.dims)) {
             return Err(Error::frame(format_args!(
                 "{} {index} has rank {} and dimensions at {:p}",
                 self.what, buffer.rank, buffer.dims
@@ -305,7 +310,7 @@ impl<'a> Buffers<'a> {
                 )
             }));
         }
-        // SAFETY: `index` is below `len`, and a list with entries is not null (both checked).
+        // SAFETY: `index` is below `len`, and a list with entries can be read (both checked).
         let kind = unsafe { *self.types.add(index) };
         if kind != ffi::ARG_BUFFER {
             return Err(E::new(move || {
@@ -339,7 +344,7 @@ impl<'a> Buffer<'a> {
         if rank == 0 {
             return &[];
         }
-        // SAFETY: `Buffers::get` checked that the rank is not negative and the pointer not null; the
+        // SAFETY: `Buffers::get` checked that the rank is not negative and the pointer can be read; the
         // runtime says that `rank` sizes stand there.
         unsafe { core::slice::from_raw_parts(self.buffer.dims, rank) }
     }
@@ -412,7 +417,7 @@ impl<'a> Buffer<'a> {
         if data.is_null() && self.elements()? == 0 {
             return Ok(NonNull::dangling().as_ptr());
         }
-        if data.is_null() || !data.is_aligned() {
+        if !can_be_read(data) {
             return Err(Error::frame(format_args!("{self} has its elements at {data:p}")));
         }
         Ok(data)

@@ -78,11 +78,28 @@ fn short_structs_are_errors() {
 
 #[test]
 fn null_pointers_are_errors() {
-    error(good().tweak(|frame| frame.args.items = null()), "XLA_FFI_Args holds 2 buffers and a null pointer");
-    error(good().tweak(|frame| frame.rets.types = null()), "XLA_FFI_Rets holds 1 buffers and a null pointer");
+    error(good().tweak(|frame| frame.args.items = null()), "XLA_FFI_Args holds 2 buffers, of types at 0x");
+    error(good().tweak(|frame| frame.rets.types = null()), "XLA_FFI_Rets holds 1 buffers, of types at 0x0, at 0x");
     let items = [null_mut(); 2];
     let items = items.as_ptr();
     error(good().tweak(move |frame| frame.args.items = items), "the pointer to XLA_FFI_Buffer is 0x0");
+}
+
+/// Found by fuzzing.
+#[test]
+fn misaligned_pointers_are_errors() {
+    fn off<T>(pointer: *const T) -> *const T {
+        pointer.cast::<u8>().wrapping_add(1).cast()
+    }
+    error(good().tweak(|frame| frame.args.types = off(frame.args.types)), "XLA_FFI_Args holds 2 buffers, of types at");
+    error(good().tweak(|frame| frame.rets.items = off(frame.rets.items)), "XLA_FFI_Rets holds 1 buffers, of types at");
+    // The dimensions are read when a message names them.
+    let not_aliased = Frame::new().arg(F32, &[2], at(64)).ret(F32, &[2], at(128)).tweak(|frame| {
+        // SAFETY: the frame has one result, a buffer.
+        let buffer = unsafe { &mut *(*frame.rets.items).cast::<ffi::Buffer>() };
+        buffer.dims = off(buffer.dims);
+    });
+    error(not_aliased, "result 0 has rank 1 and dimensions at 0x");
 }
 
 #[test]

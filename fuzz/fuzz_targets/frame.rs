@@ -1,0 +1,420 @@
+//! Call frames with anything wrong in them that a reader can notice: sizes, counts, types, ranks, dimensions, null and
+//! misaligned pointers, missing functions. Every handler answers or returns an error; it reads nothing that is not
+//! there (each struct and list is an allocation of its own size, watched by AddressSanitizer), and a payload keeps its bytes.
+//!
+//! Kept out: what a reader has to believe (a list is as long as its count, a struct as long as its size says), and
+//! frames that cannot even carry an error, for which handlers end the process on purpose.
+#![no_main]
+
+use core::ffi::{CStr, c_int, c_void};
+use core::mem::{offset_of, size_of};
+use core::ptr::{null, null_mut};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+use arbitrary::Arbitrary;
+use entangle_core::ffi;
+use libfuzzer_sys::fuzz_target;
+
+const HANDLERS: &[(ffi::Handler, bool)] = &[
+    (entangle_cpu::entangle, false),
+    (entangle_cuda::entangle, true),
+    (entangle_cuda::entangle_in_graph, true),
+    (entangle_rocm::entangle, true),
+    (entangle_rocm::entangle_in_graph, true),
+    (entangle_cpu::slots::read, false),
+    (entangle_cpu::slots::write, false),
+];
+/// The first of them that are `entangle`.
+const PASS_THROUGH: usize = 5;
+
+/// What may be wrong with a pointer.
+#[derive(Arbitrary, Clone, Copy, Debug, PartialEq)]
+enum Pointer {
+    Good,
+    Fine,
+    Null,
+    Misaligned,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Stream {
+    Missing,
+    Fails,
+    FailsWithoutWords,
+    NoFunction,
+    Is(u16),
+}
+
+#[derive(Arbitrary, Debug)]
+enum Extension {
+    Unknown { size: u8, kind: i8 },
+    Metadata { base_size: u8, size: u8 },
+}
+
+#[derive(Arbitrary, Debug)]
+struct Buffer {
+    kind: i8,
+    pointer: Pointer,
+    size: u8,
+    dtype: i8,
+    /// Small sizes as they are, others stand for large and negative ones.
+    dims: Vec<u8>,
+    rank: Option<i8>,
+    dims_pointer: Pointer,
+    data: Pointer,
+    /// A result that lies where this operand does.
+    alias: bool,
+}
+
+#[derive(Arbitrary, Debug)]
+struct List {
+    size_of_struct: u8,
+    negative: bool,
+    buffers: Vec<Buffer>,
+    types_pointer: Pointer,
+    items_pointer: Pointer,
+}
+
+#[derive(Arbitrary, Debug)]
+struct Attribute {
+    kind: i8,
+    label: bool,
+    name: Vec<u8>,
+    text: Vec<u8>,
+    pointers: [Pointer; 4],
+}
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    handler: u8,
+    frame_size: u8,
+    stage: u8,
+    api_size: u16,
+    stream: Stream,
+    extensions: Vec<Extension>,
+    args: List,
+    rets: List,
+    attributes: Vec<Attribute>,
+    attributes_size: u8,
+    attributes_negative: bool,
+    attribute_pointers: [Pointer; 3],
+}
+
+/// Every allocation of one frame.
+#[derive(Default)]
+struct Memory(Vec<(*mut u8, Layout)>);
+
+impl Memory {
+    fn bytes(&mut self, size: usize, align: usize) -> *mut u8 {
+        let layout = Layout::from_size_align(size.max(1), align).unwrap();
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        assert!(!start.is_null());
+        self.0.push((start, layout));
+        start
+    }
+
+    /// `value`, of which at most `size` bytes are there, and never less than the size that it starts with.
+    fn partly<T: Copy>(&mut self, value: T, size: usize) -> *mut T {
+        let size = size.clamp(size_of::<usize>(), size_of::<T>());
+        let start = self.bytes(size, align_of::<T>());
+        // SAFETY: `start` has `size` bytes, and `T` at least as many.
+        unsafe { core::ptr::copy_nonoverlapping((&raw const value).cast(), start, size) };
+        start.cast()
+    }
+
+    fn list<T: Copy>(&mut self, values: &[T]) -> *mut T {
+        let start = self.bytes(size_of_val(values), align_of::<T>());
+        // SAFETY: there is room for exactly these.
+        unsafe { core::ptr::copy_nonoverlapping(values.as_ptr().cast(), start, size_of_val(values)) };
+        start.cast()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for &(start, layout) in &self.0 {
+            // SAFETY: allocated above with that layout.
+            unsafe { dealloc(start, layout) };
+        }
+    }
+}
+
+fn damaged<T>(pointer: *mut T, damage: Pointer) -> *mut T {
+    match damage {
+        Pointer::Good | Pointer::Fine => pointer,
+        Pointer::Null => null_mut(),
+        Pointer::Misaligned => pointer.cast::<u8>().wrapping_add(1).cast(),
+    }
+}
+
+/// A size near the one that a struct has; `end` is the least that suffices.
+fn size_near(byte: u8, end: usize) -> usize {
+    match byte {
+        0..160 => end,
+        160..192 => end + 8 * usize::from(byte - 159),
+        192..248 => end.saturating_sub(usize::from(byte - 191)),
+        248..255 => usize::from(byte - 248),
+        255 => usize::MAX,
+    }
+}
+
+fn dimension(byte: u8) -> i64 {
+    match byte {
+        0..250 => i64::from(byte % 5),
+        250 => i64::MAX,
+        251 => i64::MIN,
+        252 => -1,
+        253 => 1 << 32,
+        254 => (1 << 31) + 1,
+        255 => 1 << 62,
+    }
+}
+
+/// How many bytes a buffer has whose elements must be there: `None` if there are too many to be had, or none.
+fn bytes_of(buffer: &Buffer, dims: &[i64]) -> Option<usize> {
+    let width = match buffer.dtype {
+        2 | 6 => 1,
+        3 | 7 => 2,
+        4 | 8 | 11 => 4,
+        _ => 8,
+    };
+    let count = dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(usize::try_from(dim).ok()?))?;
+    count.checked_mul(width).filter(|&bytes| bytes <= 4096)
+}
+
+struct Data {
+    start: *mut u8,
+    bytes: usize,
+}
+
+fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut c_void, Data) {
+    let dims: Vec<i64> = from.dims.iter().take(6).map(|&byte| dimension(byte)).collect();
+    let bytes = bytes_of(from, &dims);
+    let data = match place_of {
+        Some(data) if from.alias && bytes.is_some_and(|bytes| bytes <= data.bytes) => {
+            Data { start: data.start, bytes: data.bytes }
+        }
+        _ => match (bytes, from.data) {
+            (Some(bytes), Pointer::Good | Pointer::Fine) => Data { start: memory.bytes(bytes, 64), bytes },
+            (_, Pointer::Misaligned) => Data { start: memory.bytes(1, 64).wrapping_add(1), bytes: 0 },
+            _ => Data { start: null_mut(), bytes: 0 },
+        },
+    };
+    for i in 0..data.bytes {
+        // SAFETY: there are that many bytes.
+        unsafe { data.start.add(i).write(i as u8 ^ 0xa5) };
+    }
+    let rank = match from.rank {
+        Some(rank) if rank < 0 => i64::from(rank) << 40,
+        _ => dims.len() as i64,
+    };
+    let list = memory.list(&dims);
+    let struct_size = size_near(from.size, ffi::Buffer::END);
+    let value = ffi::Buffer {
+        struct_size,
+        extension_start: null_mut(),
+        dtype: from.dtype.into(),
+        data: data.start.cast(),
+        rank,
+        dims: damaged(list, from.dims_pointer),
+    };
+    let item = memory.partly(value, struct_size);
+    (damaged(item, from.pointer).cast(), data)
+}
+
+/// The lists of types and items, their claimed length, and the memory of the buffers.
+fn buffers(
+    memory: &mut Memory,
+    from: &List,
+    places: &[Data],
+) -> (i64, *const c_int, *const *mut c_void, Vec<Data>) {
+    let (mut items, mut data) = (Vec::new(), Vec::new());
+    for (i, each) in from.buffers.iter().take(8).enumerate() {
+        let (item, its_data) = buffer(memory, each, places.get(i));
+        items.push(item);
+        data.push(its_data);
+    }
+    let types: Vec<c_int> = from.buffers.iter().take(8).map(|each| if each.kind < 100 { 1 } else { each.kind.into() }).collect();
+    let len = if from.negative { -(items.len() as i64) - 1 } else { items.len() as i64 };
+    let types = memory.list(&types);
+    let items = memory.list(&items);
+    (len, damaged(types, from.types_pointer), damaged(items, from.items_pointer), data)
+}
+
+fn span(memory: &mut Memory, text: &[u8], at: Pointer, text_at: Pointer) -> *const ffi::ByteSpan {
+    let bytes = memory.list(text);
+    // A misaligned text is none the worse for it; one byte less of it is there.
+    let len = text.len().saturating_sub(usize::from(text_at == Pointer::Misaligned));
+    let span = memory.list(&[ffi::ByteSpan { ptr: damaged(bytes, text_at).cast(), len }]);
+    damaged(span, at)
+}
+
+// The runtime: its errors are numbers.
+
+unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::Error {
+    // SAFETY: the handler passes a complete struct with a null-terminated message.
+    let (code, message) = unsafe { ((*args).code, CStr::from_ptr((*args).message)) };
+    assert!((1..=16).contains(&code), "{code} is no status code");
+    assert!(!message.to_bytes().is_empty());
+    std::str::from_utf8(message.to_bytes()).expect("a message is UTF-8");
+    16 as *mut ffi::Error
+}
+
+unsafe extern "C" fn error_get_details(args: *mut ffi::ErrorGetDetailsArgs) {
+    // SAFETY: the handler passes a complete struct.
+    let args = unsafe { &mut *args };
+    if args.error as usize == 24 {
+        args.message = c"the runtime cannot".as_ptr();
+    }
+}
+
+unsafe extern "C" fn error_destroy(args: *mut ffi::ErrorDestroyArgs) {
+    // SAFETY: the handler passes a complete struct.
+    let error = unsafe { (*args).error };
+    assert!([24, 32].contains(&(error as usize)));
+}
+
+unsafe extern "C" fn stream_get(args: *mut ffi::StreamGetArgs) -> *mut ffi::Error {
+    // SAFETY: the handler passes a complete struct.
+    let args = unsafe { &mut *args };
+    // SAFETY: the context is the `Stream` of the input.
+    match unsafe { &*args.ctx.cast::<Stream>() } {
+        Stream::Missing | Stream::NoFunction => {}
+        Stream::Is(stream) => args.stream = usize::from(*stream) as *mut c_void,
+        Stream::Fails => return 24 as *mut ffi::Error,
+        Stream::FailsWithoutWords => return 32 as *mut ffi::Error,
+    }
+    null_mut()
+}
+
+fn version(size: usize) -> ffi::ApiVersion {
+    ffi::ApiVersion { struct_size: size, extension_start: null_mut(), major_version: -1, minor_version: -1 }
+}
+
+fuzz_target!(|input: Input| {
+    let mut memory = Memory::default();
+    let which = usize::from(input.handler) % HANDLERS.len();
+    let (handler, on_gpu) = HANDLERS[which];
+
+    let (args_len, arg_types, arg_items, operands) = buffers(&mut memory, &input.args, &[]);
+    let (rets_len, ret_types, ret_items, results) = buffers(&mut memory, &input.rets, &operands);
+
+    let mut names = Vec::new();
+    let mut values = Vec::new();
+    for each in input.attributes.iter().take(4) {
+        let name = if each.label { b"label" } else { &each.name[..] };
+        names.push(span(&mut memory, name, each.pointers[0], each.pointers[1]));
+        values.push(span(&mut memory, &each.text, each.pointers[2], each.pointers[3]).cast::<c_void>());
+    }
+    let kinds: Vec<c_int> =
+        input.attributes.iter().take(4).map(|each| if each.kind < 100 { ffi::ATTR_STRING } else { each.kind.into() }).collect();
+    let attributes = ffi::Attrs {
+        struct_size: size_near(input.attributes_size, ffi::Attrs::END),
+        extension_start: null_mut(),
+        size: if input.attributes_negative { -1 } else { names.len() as i64 },
+        types: damaged(memory.list(&kinds), input.attribute_pointers[0]),
+        names: damaged(memory.list(&names), input.attribute_pointers[1]),
+        attrs: damaged(memory.list(&values), input.attribute_pointers[2]),
+    };
+
+    // The list of extensions, from its end. A query that is found must be one that can be answered.
+    let mut extension: *mut ffi::Extension = null_mut();
+    let mut metadata: *mut ffi::Metadata = null_mut();
+    for each in input.extensions.iter().take(3) {
+        match each {
+            Extension::Unknown { size, kind } => {
+                let struct_size = size_near(*size, ffi::Extension::END);
+                let kind = if *kind == 1 { 2 } else { (*kind).into() };
+                extension = memory.partly(ffi::Extension { struct_size, kind, next: extension }, struct_size);
+            }
+            Extension::Metadata { base_size, size } => {
+                let of_metadata = size_near(*size, ffi::Metadata::END).max(ffi::Metadata::END);
+                metadata = memory.partly(
+                    ffi::Metadata { struct_size: of_metadata, api_version: version(24), traits: u32::MAX },
+                    of_metadata,
+                );
+                let struct_size = size_near(*base_size, ffi::MetadataExtension::END);
+                let base = ffi::Extension { struct_size, kind: ffi::EXTENSION_METADATA, next: extension };
+                extension = memory.partly(ffi::MetadataExtension { base, metadata }, struct_size).cast();
+            }
+        }
+    }
+
+    // An API table and a frame that are at least long enough to return an error with.
+    let least = offset_of!(ffi::Api, error_create) + size_of::<usize>();
+    let api_size = least + usize::from(input.api_size) % (size_of::<ffi::Api>() + 64 - least);
+    let api = memory.partly(
+        ffi::Api {
+            struct_size: api_size,
+            extension_start: null_mut(),
+            api_version: version(24),
+            internal_api: null(),
+            error_create: Some(error_create),
+            error_get_details: Some(error_get_details),
+            error_destroy: Some(error_destroy),
+            handler_register: null(),
+            stream_get: (!matches!(input.stream, Stream::NoFunction)).then_some(stream_get),
+        },
+        api_size,
+    );
+    let mut stream = input.stream;
+    let frame_size =
+        size_near(input.frame_size, ffi::CallFrame::END).max(offset_of!(ffi::CallFrame, api) + size_of::<usize>());
+    let stage = if input.stage < 200 { ffi::STAGE_EXECUTE } else { c_int::from(input.stage) - 202 };
+    let frame = ffi::CallFrame {
+        struct_size: frame_size,
+        extension_start: extension,
+        api,
+        ctx: (&raw mut stream).cast(),
+        stage,
+        args: ffi::Args {
+            struct_size: size_near(input.args.size_of_struct, ffi::Args::END),
+            extension_start: null_mut(),
+            size: args_len,
+            types: arg_types,
+            items: arg_items,
+        },
+        rets: ffi::Rets {
+            struct_size: size_near(input.rets.size_of_struct, ffi::Rets::END),
+            extension_start: null_mut(),
+            size: rets_len,
+            types: ret_types,
+            items: ret_items,
+        },
+        attrs: attributes,
+    };
+    let frame = memory.partly(frame, frame_size);
+
+    // SAFETY: each struct is as long as its size says or as long as it can be, each list as its count says; only the frames
+    // that the handlers may end the process for are left out.
+    let error = unsafe { handler(frame) };
+
+    // SAFETY: none of the handlers frees it.
+    let answered = !metadata.is_null() && unsafe { (*metadata).traits } != u32::MAX;
+    if answered {
+        // SAFETY: as above.
+        let version = unsafe { (*metadata).api_version };
+        assert_eq!((version.major_version, version.minor_version), ffi::API_VERSION);
+    }
+    if which < PASS_THROUGH {
+        if error.is_null() && !answered {
+            // Success says that the results are in place: then everything must have been in order.
+            assert_eq!(stage, ffi::STAGE_EXECUTE);
+            assert!(0 < rets_len && rets_len <= args_len);
+            assert!(!on_gpu || matches!(stream, Stream::Is(1..)));
+            for (operand, result) in operands.iter().zip(&results) {
+                assert!(operand.start == result.start || result.bytes == 0);
+            }
+        }
+        for data in operands.iter().chain(&results) {
+            for i in 0..data.bytes {
+                // SAFETY: there are that many bytes.
+                assert_eq!(unsafe { data.start.add(i).read() }, i as u8 ^ 0xa5, "the payload was touched");
+            }
+        }
+    }
+    if which >= PASS_THROUGH {
+        entangle_slots::reset(0.0);
+    }
+});
