@@ -58,9 +58,7 @@ def entangle(payload: P, *witnesses: Any) -> P:
         result = _eager(payload, witnesses)
     except (TypeError, ValueError, jax.errors.UnexpectedTracerError) as error:
         _explain(payload, witnesses, error)
-        if not any(hasattr(leaf, "__jax_array__") for leaf in jax.tree.leaves((payload, witnesses))):
-            raise
-        # Such objects are no arguments of a jitted function.
+        # A jitted function does not take objects with `__jax_array__`, nor trees whose structure has no hash.
         return _call(sort_leaves(payload, witnesses, warn=True))
     if _traced.fresh:
         # Traced for the first time: only now is it worth the time to look at what was passed.

@@ -183,6 +183,16 @@ def test_objects_that_say_they_are_arrays_are_arrays(transform):
     assert len(call.operands) == 2
 
 
+def test_a_tree_whose_structure_has_no_hash():
+    """Such as a module that holds a numpy array as static data: no argument for `jit`, but no reason to refuse it."""
+    module = Module(LEAF, np.arange(3))
+    result = entangle(module, W)
+    assert result.name is module.name
+    np.testing.assert_array_equal(result.weight, LEAF)
+    np.testing.assert_array_equal(jax.jit(lambda x, w: entangle(Module(x, np.arange(3)), w).weight)(LEAF, W), LEAF)
+    assert entangle(W, module) == 1
+
+
 def test_without_witnesses_the_object_itself_comes_back():
     for payload in (LEAF, {"a": 1}, None, object()):
         assert entangle(payload) is payload
