@@ -13,7 +13,7 @@ settings.register_profile(
 settings.register_profile(
     "soak", settings.get_profile("default"), max_examples=2000, derandomize=False, print_blob=True
 )
-settings.register_profile("soak-short", settings.get_profile("soak"), max_examples=200)
+settings.register_profile("soak-short", settings.get_profile("soak"), max_examples=100)
 settings.load_profile("default")
 
 from entangle_jax import testing  # noqa: E402 (after the number of devices is set)
