@@ -7,27 +7,35 @@
 nobody has to place such calls by hand.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from entangle_jax import _installation, _registration  # noqa: F401 (the installation first: it says what is wrong)
 from entangle_jax._entangle import entangle
 from entangle_jax._export import export_checks
-from entangle_jax._handle import Handle
 from entangle_jax._leaves import OrderingWarning
 from entangle_jax._native import __version__
 
 if TYPE_CHECKING:
     from entangle_jax._audit import RaceError, Report, audit
+    from entangle_jax._handle import Handle
 
 _registration.register()
 
 __all__ = ["Handle", "OrderingWarning", "RaceError", "Report", "__version__", "audit", "entangle", "export_checks"]
 
 
-def __getattr__(name: str) -> Any:
-    """`audit` is for development: imported when it is used, not with every program."""
-    if name in ("RaceError", "Report", "audit"):
-        from entangle_jax import _audit  # noqa: PLC0415 (that is the point)
+# Imported when they are used, so that no program pays for what it does not need.
+_LATER = {"Handle": "_handle", "RaceError": "_audit", "Report": "_audit", "audit": "_audit"}
 
-        return getattr(_audit, name)
-    raise AttributeError(f"module 'entangle_jax' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -13,9 +13,9 @@ PATH = str(Path(entangle_jax.__file__).parents[1])
 
 
 def start(code, *args, env=None, path=PATH):
-    """Start a process that runs `code`, with `path` searched before all else, and warnings of ours as errors."""
+    """Start a process that runs `code`, with `path` searched before all else (-P: before the current folder)."""
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
+        [sys.executable, "-P", "-c", textwrap.dedent(code), *map(str, args)],
         env={**os.environ, "PYTHONPATH": str(path), "PYTHONFAULTHANDLER": "1", **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,68 +14,49 @@ from entangle_jax import _primitive, entangle
 W = jnp.float32(1.0)
 EAGERLY_AND_JITTED = pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
-# Everything that XLA has, by the bits of one element. What a jaxlib cannot compute with is found out below.
+# Every dtype that jax has had since 0.10, by the bits of one element.
 BITS = {
-    "bool": 1, "int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32,
-    "uint32": 32, "int64": 64, "uint64": 64, "bfloat16": 16, "float16": 16, "float32": 32, "float64": 64,
-    "float4_e2m1fn": 4, "float8_e3m4": 8, "float8_e4m3": 8, "float8_e4m3b11fnuz": 8, "float8_e4m3fn": 8, "float8_e4m3fnuz": 8,
-    "float8_e5m2": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8, "complex64": 64, "complex128": 128,
+    "bool": 1, "int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8,
+    "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64, "uint64": 64,
+    "bfloat16": 16, "float16": 16, "float32": 32, "float64": 64, "complex64": 64, "complex128": 128,
+    "float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6, "float8_e3m4": 8, "float8_e4m3": 8, "float8_e4m3b11fnuz": 8,
+    "float8_e4m3fn": 8, "float8_e4m3fnuz": 8, "float8_e5m2": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8,
 }  # fmt: skip
+HERE = {str(each.dtype) for each in vars(jnp).values() if type(each) is type(jnp.float32)}
+HERE -= {"int1", "uint1"}  # they have names, but XLA's language has no integers of one bit
+SIX_BITS = {"float6_e2m3fn", "float6_e3m2fn"}
+if jax.__version_info__ < (0, 11):
+    HERE -= SIX_BITS  # 0.10.2 has names for them, but its jaxlib no arrays: "Invalid XLA PrimitiveType"
+
+
+def test_no_dtype_that_jax_has_is_left_out():
+    assert set(BITS) - SIX_BITS <= HERE <= set(BITS)
 
 
 def every_value(dtype):
     """All values of a narrow type, and of a wide one every kind of value, NaNs with payloads included."""
     bits = BITS[dtype]
-    if dtype == "bool":
-        return np.array([False, True])
+    if bits < 8 and not dtype.startswith("float"):
+        return np.arange(2**bits).astype(np.int8).astype(jnp.dtype(dtype))
     if bits <= 8:
-        raw = np.arange(2**bits, dtype=np.uint8)
-        if bits < 8:
-            # Elements narrower than a byte are held in bytes; signed ones with their sign extended.
-            return raw.view(np.uint8).astype(np.int8).astype(jnp.dtype(dtype)) if dtype[0] in "iu" else raw.view(dtype)
-        return raw.view(jnp.dtype(dtype))
+        return np.arange(2**bits, dtype=np.uint8).view(jnp.dtype(dtype))
     if bits == 16:
         return np.arange(2**16, dtype=np.uint16).view(jnp.dtype(dtype))
-    words = [
-        0,
-        1,
-        0x7F800001,
-        0x7FA00001,
-        0x7FC12345,
-        0xFFC00000,
-        0x80000000,
-        0x00000001,
-        0x807FFFFF,
-        0x7F800000,
-        0xDEADBEEF,
-    ]
-    longs = [0, 1, 0x7FF0000000000001, 0x7FF8000000012345, 0x8000000000000000, 0x000FFFFFFFFFFFFF, 0xFFF0000000000000]
+    signs = [0, 1, 0x80000000, 0x807FFFFF, 0xDEADBEEF]
+    words = [*signs, 0x7F800000, 0x7F800001, 0x7FA00001, 0x7FC12345, 0xFFC00000]
+    longs = [*signs, 0x7FF0000000000001, 0x7FF8000000012345, 0x8000000000000000, 0x000FFFFFFFFFFFFF, 0xFFF0000000000000]
     raw = np.array(words, np.uint32) if bits == 32 or dtype == "complex64" else np.array(longs, np.uint64)
-    return np.resize(raw, 12).view(jnp.dtype(dtype))
+    return raw.view(jnp.dtype(dtype))
 
 
 def bits_of(array):
     return np.asarray(array).tobytes()
 
 
-def computes_with(dtype):
-    """Whether this jaxlib runs a program with this dtype at all: without entangle, reversed and brought back."""
-    try:
-        jax.jit(lambda x: x[::-1])(jnp.zeros(3, dtype)).block_until_ready()
-    except Exception:
-        return False
-    return True
-
-
 @EAGERLY_AND_JITTED
-@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("dtype", [dtype for dtype in BITS if dtype in HERE])
 def test_no_bit_of_any_dtype_changes(dtype, transform):
     with jax.enable_x64(True):
-        if not computes_with(dtype):
-            # Not a gap: there is nothing to compare with. What every jaxlib has is listed, so that this cannot hide a
-            # fault.
-            assert dtype in ("int2", "uint2", "float4_e2m1fn", "float8_e3m4", "float8_e8m0fnu"), dtype
-            return
         value = every_value(dtype)
         payload = jnp.asarray(value)
         result = transform(lambda p, w: entangle(p, w))(payload, W)
