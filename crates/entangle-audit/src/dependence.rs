@@ -46,7 +46,8 @@ pub(crate) enum Rule {
     Header,
     /// The result of a conditional: every branch must do, but those not taken because A ran in another one.
     Branches(u32),
-    /// The result of a loop: if A ran in the body, what the body left; else what came in, since the loop may run zero times.
+    /// The result of a loop. For A in the body: what the body left after that iteration and all later ones. For any other A: what the
+    /// body left if it is known to run, else what came in.
     Exit(u32),
 }
 
@@ -155,6 +156,11 @@ impl Dependence {
         };
         expansion.run()?;
         Ok(expansion.out)
+    }
+
+    /// The node with the highest number.
+    pub(crate) fn last(&self) -> Option<Node> {
+        self.graph.node_indices().next_back()
     }
 
     pub(crate) fn instruction<'m>(&self, module: &'m Module, node: Node) -> &'m Instruction {

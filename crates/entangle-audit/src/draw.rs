@@ -27,9 +27,10 @@ impl Audit {
         let mut before = vec![vec![0_u64; words]; count];
         let calls: Vec<u32> = (0..).take(count).collect();
         for (word, calls) in calls.chunks(BLOCK).enumerate() {
-            let values = reached(&self.dependence, Block(calls), false);
+            let Some(last) = self.dependence.last() else { break };
+            let reached = reached(&self.dependence, Block(calls), last, false);
             for (before, site) in before.iter_mut().zip(&self.dependence.calls) {
-                before[word] = values[site.node.index()];
+                before[word] = reached.at(site.node);
             }
         }
         let has = |set: &[u64], call: usize| set[call / BLOCK] >> (call % BLOCK) & 1 == 1;

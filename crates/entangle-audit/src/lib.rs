@@ -30,6 +30,7 @@ mod cost;
 mod dependence;
 mod draw;
 mod error;
+mod horizon;
 mod literal;
 mod lost;
 mod module;

@@ -1,10 +1,12 @@
 //! Order of two native calls, and races among all of them.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 
 use crate::audit::{Access, Audit};
 use crate::dependence::{Node, Part};
-use crate::reach::{BLOCK, Block, path, reached};
+use crate::horizon::Horizons;
+use crate::reach::{BLOCK, Block, Reached, path, reached};
 
 /// More races than this are counted and not listed.
 pub const MAX_RACES: usize = 10_000;
@@ -105,57 +107,28 @@ impl Audit {
     /// Every pair of native calls that touch one handle, at least one of them writing, without a data path either way.
     #[must_use]
     pub fn races(&self) -> Races {
-        let touching: Vec<u32> = (0..).zip(&self.accesses).filter(|(_, a)| a.touches()).map(|(call, _)| call).collect();
-        let overlapping = self.overlapping_roots();
+        // Most programs have none, which takes far fewer pairs to see.
+        if self.each_open(true, |_| ControlFlow::Break(())).is_break() { self.all_races() } else { Races::default() }
+    }
+
+    pub(crate) fn all_races(&self) -> Races {
         let mut same_run = Vec::new();
         let mut later_run = Vec::new();
         let mut races = Races::default();
-        let mut masks = Masks::new(self.roots.len());
-        for calls in touching.chunks(BLOCK) {
-            let block = Block(calls);
-            let values = reached(&self.dependence, block, false);
-            let mut with_control: Option<Vec<u64>> = None;
-            masks.fill(calls, &self.accesses);
-
-            let mut found = |first: u32, second: u32, node: Node, site: Option<u32>, bit: u64| {
-                let control = self.dependence.has_control_edges
-                    && with_control.get_or_insert_with(|| reached(&self.dependence, block, true))[node.index()] & bit
-                        != 0;
-                let unproven = match () {
-                    () if self.module.is_scheduled() => Unproven::Schedule,
-                    () if control => Unproven::ControlEdge,
-                    () => Unproven::Nothing,
-                };
-                let list = if site.is_some() { &mut later_run } else { &mut same_run };
-                if list.len() < MAX_RACES { list.push((first, second, site, unproven)) } else { races.more += 1 }
-            };
-            for &second in &touching[touching.partition_point(|&call| call <= calls[0])..] {
-                let node = self.dependence.calls[second as usize].node;
-                let conflicts = masks.conflicts(&self.accesses[second as usize], &overlapping);
-                let mut open = conflicts & block.mask(&(0..second)) & !values[node.index()];
-                if open != 0 {
-                    open &= !self.exclusive(block, second as usize);
-                }
-                for (bit, first) in bits(open, calls) {
-                    found(first, second, node, None, bit);
-                }
+        let _ = self.each_open(false, |open| {
+            let list = if open.later_iteration_of.is_some() { &mut later_run } else { &mut same_run };
+            if list.len() < MAX_RACES {
+                list.push(open);
+            } else {
+                races.more += 1;
             }
-            for (later, access) in self.dependence.later.iter().zip(&self.later_accesses) {
-                let inside = block.mask(&self.dependence.loops[later.site as usize].calls);
-                if inside == 0 || !access.touches() {
-                    continue;
-                }
-                let open = masks.conflicts(access, &overlapping) & inside & !values[later.node.index()];
-                for (bit, first) in bits(open, calls) {
-                    found(first, later.call, later.node, Some(later.site), bit);
-                }
-            }
-        }
+            ControlFlow::Continue(())
+        });
         // A pair is told once: two calls that race in one iteration race in the next one too.
         let mut told = HashSet::new();
-        for (first, second, site, unproven) in same_run.into_iter().chain(later_run) {
-            if told.insert((first.min(second), first.max(second))) {
-                races.list.push(self.race(first as usize, second as usize, site, unproven));
+        for open in same_run.into_iter().chain(later_run) {
+            if told.insert((open.first.min(open.second), open.first.max(open.second))) {
+                races.list.push(self.race(&open));
             }
         }
         if races.list.len() > MAX_RACES {
@@ -165,18 +138,79 @@ impl Audit {
         races
     }
 
-    fn race(&self, first: usize, second: usize, site: Option<u32>, unproven: Unproven) -> Race {
+    /// Calls `found` with every pair that must be ordered and is not; or, if `implied` pairs may be left out, with at least one if there
+    /// is one: see [`Horizons`].
+    pub(crate) fn each_open(&self, implied: bool, mut found: impl FnMut(Open) -> ControlFlow<()>) -> ControlFlow<()> {
+        let touching: Vec<u32> = (0..).zip(&self.accesses).filter(|(_, a)| a.touches()).map(|(call, _)| call).collect();
+        let overlapping = self.overlapping_roots();
+        let horizons = implied.then(|| Horizons::new(self, &touching, &overlapping));
+        let Some(end) = self.dependence.last() else { return ControlFlow::Continue(()) };
+        let mut masks = Masks::new(self.roots.len());
+        for calls in touching.chunks(BLOCK) {
+            let block = Block(calls);
+            let last = horizons.as_ref().map_or(end, |horizons| horizons.of(self, calls, end));
+            let values = reached(&self.dependence, block, last, false);
+            let mut with_control: Option<Reached> = None;
+            masks.fill(calls, &self.accesses);
+            let mut each = |open: u64, second: u32, node: Node, later_iteration_of: Option<u32>| {
+                for (bit, first) in bits(open, calls) {
+                    let control = self.dependence.has_control_edges
+                        && with_control.get_or_insert_with(|| reached(&self.dependence, block, last, true)).at(node)
+                            & bit
+                            != 0;
+                    let unproven = match () {
+                        () if self.module.is_scheduled() => Unproven::Schedule,
+                        () if control => Unproven::ControlEdge,
+                        () => Unproven::Nothing,
+                    };
+                    found(Open { first, second, later_iteration_of, unproven })?;
+                }
+                ControlFlow::Continue(())
+            };
+            for &second in &touching[touching.partition_point(|&call| call <= calls[0])..] {
+                let node = self.dependence.calls[second as usize].node;
+                if node > last {
+                    break;
+                }
+                let conflicts = masks.conflicts(&self.accesses[second as usize], &overlapping);
+                let mut open = conflicts & block.mask(&(0..second)) & !values.at(node);
+                if open != 0 {
+                    open &= !self.exclusive(block, second as usize);
+                }
+                each(open, second, node, None)?;
+            }
+            let first_node = self.dependence.calls[calls[0] as usize].node;
+            let later = &self.dependence.later;
+            let soon = later.partition_point(|later| later.node < first_node)
+                ..later.partition_point(|later| later.node <= last);
+            for (later, access) in later[soon.clone()].iter().zip(&self.later_accesses[soon]) {
+                let inside = block.mask(&self.dependence.loops[later.site as usize].calls);
+                if inside == 0 || !access.touches() {
+                    continue;
+                }
+                let open = masks.conflicts(access, &overlapping) & inside & !values.at(later.node);
+                each(open, later.call, later.node, Some(later.site))?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn race(&self, open: &Open) -> Race {
+        let (first, second) = (open.first as usize, open.second as usize);
         let roots = |call: usize| self.accesses[call].reads.iter().chain(&self.accesses[call].writes);
         // The less precise of the two roots names both: an array and its element meet in the array.
         let shared = roots(first).find_map(|&a| roots(second).find(|&&b| self.roots.overlap(a, b)).map(|&b| a.min(b)));
-        let (first, second) =
-            if site.is_none() && self.scheduled_before(second, first) { (second, first) } else { (first, second) };
+        let (first, second) = if open.later_iteration_of.is_none() && self.scheduled_before(second, first) {
+            (second, first)
+        } else {
+            (first, second)
+        };
         Race {
             first,
             second,
             handle: shared.map(|root| self.roots.name(root).to_owned()).unwrap_or_default(),
-            later_iteration_of: site.map(|site| self.loop_name(site)),
-            unproven,
+            later_iteration_of: open.later_iteration_of.map(|site| self.loop_name(site)),
+            unproven: open.unproven,
         }
     }
 
@@ -184,8 +218,8 @@ impl Audit {
         let calls = [id(first)];
         let block = Block(&calls);
         let names = |with_control: bool| {
-            let values = reached(&self.dependence, block, with_control);
-            (different && values[to.index()] != 0).then(|| {
+            let values = reached(&self.dependence, block, self.dependence.last().unwrap_or(to), with_control);
+            (different && values.at(to) != 0).then(|| {
                 let mut names: Vec<String> = path(&self.dependence, id(first), to, &values, with_control)
                     .into_iter()
                     .map(|node| self.dependence.instruction(&self.module, node).name.clone())
@@ -303,6 +337,14 @@ impl Audit {
 
     /// The root of a handle that may be any object.
     const ANYTHING: u32 = 0;
+}
+
+/// Two calls that must be ordered and are not.
+pub(crate) struct Open {
+    first: u32,
+    second: u32,
+    later_iteration_of: Option<u32>,
+    unproven: Unproven,
 }
 
 /// Which calls of a block read and write each root.

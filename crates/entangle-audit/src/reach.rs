@@ -9,8 +9,8 @@ use petgraph::visit::EdgeRef as _;
 
 use crate::dependence::{Dependence, Edge, NONE, Node, Rule};
 
-/// How many native calls are followed at once: one bit each.
-pub(crate) const BLOCK: usize = 64;
+/// How many native calls are followed at once: one bit each. Few in the tests, whose programs are small, so that they fill several blocks.
+pub(crate) const BLOCK: usize = if cfg!(test) { 3 } else { 64 };
 
 /// At most [`BLOCK`] calls, in ascending order.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ impl Block<'_> {
     pub(crate) fn mask(self, range: &Range<u32>) -> u64 {
         let low = self.0.partition_point(|&call| call < range.start);
         let high = self.0.partition_point(|&call| call < range.end);
-        if low >= high { 0 } else { (u64::MAX >> (BLOCK - (high - low))) << low }
+        if low >= high { 0 } else { (u64::MAX >> (64 - (high - low))) << low }
     }
 
     fn bit(self, call: u32) -> u64 {
@@ -29,47 +29,60 @@ impl Block<'_> {
     }
 }
 
-/// For every node, the calls of the block that it depends on in every run; for the node of a call, itself too.
+/// For each node of a stretch, the calls of a block that it depends on in every run; for the node of a call, itself too.
+pub(crate) struct Reached {
+    start: usize,
+    values: Vec<u64>,
+}
+
+impl Reached {
+    /// Those of one node: none before the stretch, where nothing depends on the block. Not to be asked of what comes after it.
+    pub(crate) fn at(&self, node: Node) -> u64 {
+        node.index().checked_sub(self.start).map_or(0, |position| self.values[position])
+    }
+}
+
+/// What depends on a block of calls, from the first of them to the node `last`, which no loop may surround that starts in between.
 ///
 /// Nodes are numbered so that only the edge from the end of a loop's body back to its start leads to a lower number. The first pass
 /// takes for granted that those hold; the rest of the work takes back what does not. Every bit is taken back at most once, so the time is
 /// bounded by the number of edges; in practice it is little more than one pass.
-pub(crate) fn reached(dependence: &Dependence, block: Block<'_>, with_control: bool) -> Vec<u64> {
+pub(crate) fn reached(dependence: &Dependence, block: Block<'_>, last: Node, with_control: bool) -> Reached {
     let graph = &dependence.graph;
-    let mut values = vec![0_u64; graph.node_count()];
-    let Some(&first) = block.0.first() else { return values };
-    // Nothing before the first call depends on it.
-    let start = dependence.calls[first as usize].node.index();
-    let mut headers = BinaryHeap::new();
-    for index in start..graph.node_count() {
-        let node = Node::new(index);
-        values[index] = evaluate(dependence, block, &values, node, with_control, true);
-        if graph[node].rule == Rule::Header && values[index] != 0 {
-            headers.push(Reverse(index));
+    let start = block.0.first().map_or(0, |&first| dependence.calls[first as usize].node.index());
+    let mut reached = Reached { start, values: vec![0; (last.index() + 1).saturating_sub(start)] };
+    let mut pending = BinaryHeap::new();
+    for position in 0..reached.values.len() {
+        let node = Node::new(start + position);
+        let value = evaluate(dependence, block, &reached, node, with_control, true);
+        reached.values[position] = value;
+        if graph[node].rule == Rule::Header && value != 0 {
+            pending.push(Reverse(position));
         }
     }
-    let mut pending = headers;
-    let mut queued = vec![false; graph.node_count()];
-    while let Some(Reverse(index)) = pending.pop() {
-        queued[index] = false;
-        let value = evaluate(dependence, block, &values, Node::new(index), with_control, false);
-        if value == values[index] {
+    let mut queued = vec![false; reached.values.len()];
+    while let Some(Reverse(position)) = pending.pop() {
+        queued[position] = false;
+        let node = Node::new(start + position);
+        let value = evaluate(dependence, block, &reached, node, with_control, false);
+        if value == reached.values[position] {
             continue;
         }
-        values[index] = value;
-        for user in graph.neighbors_directed(Node::new(index), Outgoing) {
-            if user.index() >= start && !std::mem::replace(&mut queued[user.index()], true) {
-                pending.push(Reverse(user.index()));
+        reached.values[position] = value;
+        for user in graph.neighbors_directed(node, Outgoing) {
+            let Some(position) = user.index().checked_sub(start) else { continue };
+            if queued.get_mut(position).is_some_and(|queued| !std::mem::replace(queued, true)) {
+                pending.push(Reverse(position));
             }
         }
     }
-    values
+    reached
 }
 
 fn evaluate(
     dependence: &Dependence,
     block: Block<'_>,
-    values: &[u64],
+    reached: &Reached,
     node: Node,
     with_control: bool,
     first_pass: bool,
@@ -78,12 +91,14 @@ fn evaluate(
     let value = graph[node];
     let (mut any, mut all, mut inside) = (0, u64::MAX, 0);
     for edge in graph.edges_directed(node, Incoming) {
-        let source = values[edge.source().index()];
+        if *edge.weight() == Edge::Back && first_pass {
+            continue;
+        }
+        let source = reached.at(edge.source());
         match *edge.weight() {
             Edge::Operand(_) | Edge::Guard => any |= source,
             Edge::Control if with_control => any |= source,
             Edge::Control => {}
-            Edge::Back if first_pass => {}
             Edge::Init | Edge::Back => all &= source,
             Edge::Inside => inside |= source,
             Edge::Branch(branch) => all &= source | taken_elsewhere(dependence, block, value.rule, branch),
@@ -93,7 +108,12 @@ fn evaluate(
         | match value.rule {
             Rule::Any | Rule::Leaf => any,
             Rule::Header | Rule::Branches(_) => any | all,
-            Rule::Exit(site) => any | (inside & block.mask(&dependence.loops[site as usize].body)),
+            Rule::Exit(site) => {
+                // What the body left proves something of its calls in the last iteration alone, so for them `inside` decides, which
+                // holds in all later iterations.
+                let body = block.mask(&dependence.loops[site as usize].body);
+                (any & !body) | (inside & body)
+            }
         }
 }
 
@@ -106,7 +126,7 @@ fn taken_elsewhere(dependence: &Dependence, block: Block<'_>, rule: Rule, branch
 }
 
 /// One path from a call to a node that depends on it, the call first.
-pub(crate) fn path(dependence: &Dependence, call: u32, to: Node, values: &[u64], with_control: bool) -> Vec<Node> {
+pub(crate) fn path(dependence: &Dependence, call: u32, to: Node, reached: &Reached, with_control: bool) -> Vec<Node> {
     let from = dependence.calls[call as usize].node;
     let mut path = vec![to];
     let mut node = to;
@@ -117,7 +137,7 @@ pub(crate) fn path(dependence: &Dependence, call: u32, to: Node, values: &[u64],
             .edges_directed(node, Incoming)
             .filter(|edge| *edge.weight() != Edge::Back && (with_control || *edge.weight() != Edge::Control))
             .map(|edge| edge.source())
-            .filter(|source| source.index() < node.index() && values[source.index()] != 0)
+            .filter(|source| source.index() < node.index() && reached.at(*source) != 0)
             .max();
         let Some(source) = source else { break };
         path.push(source);

@@ -8,6 +8,7 @@
 mod bad_input;
 mod build;
 mod cost;
+mod horizon;
 mod order;
 mod roots;
 mod size;

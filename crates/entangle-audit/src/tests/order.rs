@@ -233,6 +233,34 @@ fn a_loop_that_may_run_zero_times_does_not_order_what_it_only_ties_inside() {
 }
 
 #[test]
+fn what_the_last_iteration_leaves_is_not_taken_for_all_of_them() {
+    // The body reads, and leaves the result; the write waits for what the loop leaves.
+    let build = |kept: bool| {
+        let carried = tuple(&[handle(), floats(&[8])]);
+        let mut body = Computation::new("body", 1);
+        let state = body.parameter(0, carried.clone());
+        let h = body.element(state, 0);
+        let before = body.element(state, 1);
+        let r = body.read("r", &[h]);
+        let r = if kept { body.op("sum", "add", floats(&[8]), &[before, r]) } else { r };
+        body.tuple(&[h, r]);
+        let condition = unknown_condition(2, &carried);
+        let mut main = Computation::new("main", 3);
+        let h = main.parameter(0, handle());
+        let zero = main.parameter(1, floats(&[8]));
+        let init = main.tuple(&[h, zero]);
+        let end = main.while_loop("loop", init, &body, &condition);
+        main.get(end).backend_config = r#"{"known_trip_count":{"n":"5"}}"#.into();
+        let r = main.element(end, 1);
+        let h = main.entangle("e", &[h, r]);
+        main.write("w", &[h]);
+        audit(vec![body, condition, main])
+    };
+    assert_eq!(races(&build(false)), ["r w"]);
+    assert_eq!(races(&build(true)), no_races());
+}
+
+#[test]
 fn a_scan_before_optimization_is_known_to_run() {
     let carried = tuple(&[s32(), handle(), floats(&[8])]);
     let mut body = Computation::new("body", 1);

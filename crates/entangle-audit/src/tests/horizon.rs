@@ -1,0 +1,160 @@
+//! That following calls only to their horizons finds a race if and only if following all of them to the end does.
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
+use proptest::prelude::*;
+
+use super::audit;
+use super::build::{Computation, handle, pred, tuple, unknown_condition};
+
+const HANDLES: usize = 2;
+
+/// One step of a program on two handles; `tied` if what follows waits for it.
+#[derive(Debug, Clone)]
+enum Step {
+    Read {
+        handle: usize,
+        tied: bool,
+    },
+    Write {
+        handle: usize,
+        tied: bool,
+    },
+    Swap,
+    /// Go on with the handle as it was when the function started.
+    Forget(usize),
+    Call(Vec<Step>),
+    Loop(Vec<Step>),
+    Choice(Vec<Step>, Vec<Step>),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // From programs of a few steps, where a race stands alone, to long ones with hardly a mistake.
+    prop_oneof![steps_with(0.8, 4), steps_with(0.95, 8), steps_with(0.995, 16)]
+}
+
+fn steps_with(tied: f64, length: usize) -> impl Strategy<Value = Vec<Step>> {
+    let access = (0..HANDLES, prop::bool::weighted(tied));
+    let leaf = prop_oneof![
+        30 => access.clone().prop_map(|(handle, tied)| Step::Read { handle, tied }),
+        40 => access.prop_map(|(handle, tied)| Step::Write { handle, tied }),
+        10 => Just(Step::Swap),
+        1 => (0..HANDLES).prop_map(Step::Forget),
+    ];
+    let several = |step: BoxedStrategy<Step>| prop::collection::vec(step, 0..6);
+    let step = leaf.prop_recursive(3, 40, 6, move |inner| {
+        prop_oneof![
+            several(inner.clone()).prop_map(Step::Call),
+            several(inner.clone()).prop_map(Step::Loop),
+            (several(inner.clone()), several(inner)).prop_map(|(a, b)| Step::Choice(a, b)),
+        ]
+    });
+    prop::collection::vec(step, 0..length)
+}
+
+/// Writes programs; computations that are called stand before their callers.
+struct Writer {
+    done: Vec<Computation>,
+    next: i64,
+}
+
+impl Writer {
+    fn computation(&mut self, name: &str) -> Computation {
+        self.next += 1;
+        Computation::new(name, self.next)
+    }
+
+    /// A computation from handles to handles, in a tuple, and its id.
+    fn function(&mut self, name: &str, steps: &[Step]) -> i64 {
+        let mut function = self.computation(name);
+        let state = function.parameter(0, tuple(&[handle(), handle()]));
+        let handles = std::array::from_fn(|index| function.element(state, i64::try_from(index).unwrap_or_default()));
+        let handles = self.steps(&mut function, steps, handles);
+        function.tuple(&handles);
+        let id = function.proto.id;
+        self.done.push(function);
+        id
+    }
+
+    fn steps(&mut self, here: &mut Computation, steps: &[Step], mut handles: [i64; HANDLES]) -> [i64; HANDLES] {
+        let carried = tuple(&[handle(), handle()]);
+        let at_start = handles;
+        for step in steps {
+            let (access, tied, at) = match *step {
+                Step::Read { handle, tied } => (here.read("r", &[handles[handle]]), tied, handle),
+                Step::Write { handle, tied } => (here.write("w", &[handles[handle]]), tied, handle),
+                Step::Swap => {
+                    handles.swap(0, 1);
+                    continue;
+                }
+                Step::Forget(handle) => {
+                    handles[handle] = at_start[handle];
+                    continue;
+                }
+                Step::Call(ref steps) => {
+                    let function = self.function("function", steps);
+                    let state = here.tuple(&handles);
+                    let result = here.calling("call", "call", carried.clone(), &[state], &[function]);
+                    handles = [here.element(result, 0), here.element(result, 1)];
+                    continue;
+                }
+                Step::Loop(ref steps) => {
+                    let body = self.function("body", steps);
+                    self.next += 1;
+                    let condition = unknown_condition(self.next, &carried);
+                    let condition_id = condition.proto.id;
+                    self.done.push(condition);
+                    let state = here.tuple(&handles);
+                    let result = here.calling("loop", "while", carried.clone(), &[state], &[body, condition_id]);
+                    handles = [here.element(result, 0), here.element(result, 1)];
+                    continue;
+                }
+                Step::Choice(ref one, ref other) => {
+                    let branches = [self.function("one", one), self.function("other", other)];
+                    let state = here.tuple(&handles);
+                    let which = here.op("which", "rng", pred(), &[]);
+                    let operands = [which, state, state];
+                    let result = here.calling("choice", "conditional", carried.clone(), &operands, &branches);
+                    handles = [here.element(result, 0), here.element(result, 1)];
+                    continue;
+                }
+            };
+            if tied {
+                handles[at] = here.entangle("e", &[handles[at], access]);
+            }
+        }
+        handles
+    }
+
+    fn program(steps: &[Step]) -> Vec<Computation> {
+        let mut writer = Self { done: Vec::new(), next: 0 };
+        let mut main = writer.computation("main");
+        let handles = [main.parameter(0, handle()), main.parameter(1, handle())];
+        let handles = writer.steps(&mut main, steps, handles);
+        main.tuple(&handles);
+        writer.done.push(main);
+        writer.done
+    }
+}
+
+#[test]
+fn a_race_beyond_a_horizon_is_not_overlooked() {
+    let with_races = Cell::new(0);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 1_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    runner
+        .run(&steps(), |steps| {
+            let audit = audit(Writer::program(&steps));
+            let found = audit.each_open(true, |_| ControlFlow::Break(())).is_break();
+            prop_assert_eq!(found, !audit.all_races().list.is_empty());
+            with_races.set(with_races.get() + usize::from(found));
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+    let with_races = with_races.get();
+    assert!((200..800).contains(&with_races), "{with_races} of 1,000 programs have a race: too few of one kind");
+}
