@@ -8,6 +8,7 @@ the same object must be connected by data; in the second one it shows what was c
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -329,6 +330,7 @@ def audit_programs(programs: dict[str, bytes], reads: Iterable[TargetSpec], writ
     """The report on serialized programs: `"as written"`, `"compiled"`, or both of one module."""
     reading, writing = [_target(spec) for spec in reads], [_target(spec) for spec in writes]
     audits = {name: _native.Audit(program, reading, writing, []) for name, program in programs.items()}
+    source = functools.cache(Source)  # thousands of calls come from a few lines
     calls = {
         program: [
             Call(
@@ -338,7 +340,7 @@ def audit_programs(programs: dict[str, bytes], reads: Iterable[TargetSpec], writ
                 target,
                 kind,
                 tuple(place),
-                tuple(Source(*s) for s in sources),
+                tuple(source(*s) for s in sources),
                 op_name,
                 tuple(handles),
             )

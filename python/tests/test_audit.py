@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import pytest
 from jax import lax
 
 import entangle_jax
-from entangle_jax import RaceError, _native, audit, entangle, testing
+from entangle_jax import RaceError, _audit, _native, audit, entangle, testing
 from entangle_jax.__main__ import main
 from entangle_jax._demo import METHODS, SCENARIOS
 
@@ -294,9 +295,31 @@ def test_the_picture_is_svg_with_every_call_and_the_race_in_red():
     assert set(report._repr_mimebundle_()) == {"text/plain", "text/html", "image/svg+xml"}
 
 
+def test_the_picture_leaves_out_a_race_of_another_program_than_the_drawn_one():
+    def program(token):
+        return jnp.where(False, read(token), 0.0), write(token, 1.0)  # XLA drops the read
+
+    report = audit(program, TOKEN, **TARGETS)
+    assert [race.programs for race in report.races] == [("as written",)]
+    assert 'label="race' not in report.to_dot()
+
+
+def test_the_table_says_how_much_it_leaves_out():
+    report = dataclasses.replace(audit(step, TOKEN, **TARGETS), more_races=3)
+    assert "\nand 3 races more" in repr(report)
+
+
+@pytest.mark.parametrize(("bytes_", "text"), [(4, "4 B"), (1536, "1.5 KiB"), (X.nbytes, "16 KiB"), (3 << 21, "6 MiB")])
+def test_sizes_can_be_read_by_people(bytes_, text):
+    assert text in str(audit(lambda x: entangle(x, x[0]), jnp.zeros(bytes_ // 4)))
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(TypeError, match="got a int, wanted a function"):
         audit(3)
+    several = SimpleNamespace(runtime_executable=lambda: SimpleNamespace(hlo_modules=lambda: [None, None]))
+    with pytest.raises(ValueError, match="the executable has 2 modules, wanted one"):
+        _audit._optimized(several)
     for spec in (("name", "x"), ("name", -1), 3, ("name", [])):
         with pytest.raises(TypeError, match=r"a target is .*, wanted its name, or a pair"):
             audit(step, TOKEN, reads=[spec])
@@ -360,6 +383,26 @@ def test_the_command_writes_json_and_svg(dump, capsys, tmp_path):
     assert testing.READ_TARGET in picture.read_text()
 
 
+def test_the_command_draws_one_program_only(dump, capsys, tmp_path):
+    both = [*dump.glob("*jit_racy*.hlo.pb"), *dump.glob("*jit_tidy*.hlo.pb")]
+    assert command(*both, "--svg", tmp_path / "two.svg") == 2
+    assert "--svg draws one program, and the files hold 2" in capsys.readouterr().err
+
+
+def test_the_command_tells_programs_of_one_name_apart(dump, capsys):
+    (after,) = dump.glob("*jit_racy*after_optimizations.hlo.pb")
+    assert command(after, after) == 1
+    assert capsys.readouterr().out.count("jit_racy (compiled): 1 race") == 2
+
+
+def test_the_command_takes_the_operands_that_hold_the_handle(dump, capsys):
+    (after,) = dump.glob("*jit_racy*after_optimizations.hlo.pb")
+    wrong = [f"--reads={testing.READ_TARGET}:0", f"--writes={testing.WRITE_TARGET}:1"]
+    assert main(["audit", str(after), *wrong]) == 0  # operand 1 is the value that is written
+    assert main(["audit", str(after), wrong[0], f"--writes={testing.WRITE_TARGET}:1,0"]) == 1
+    capsys.readouterr()
+
+
 def test_the_command_refuses_text_and_says_which_flag_writes_the_proto(dump, capsys, tmp_path):
     text = next(dump.glob("*jit_racy*after_optimizations.txt"))
     assert command(text) == 2
@@ -372,8 +415,16 @@ def test_the_command_refuses_text_and_says_which_flag_writes_the_proto(dump, cap
     assert command(tmp_path / "missing.hlo.pb") == 2
 
 
-def test_audit_is_imported_when_it_is_used():
-    lines = "import entangle_jax, sys; assert 'entangle_jax._audit' not in sys.modules; entangle_jax.audit"
+def test_what_not_every_program_needs_is_imported_when_it_is_used():
+    lines = (
+        "import entangle_jax, sys\n"
+        "later = {'entangle_jax._audit', 'entangle_jax._handle'}\n"
+        "assert not later & set(sys.modules), sys.modules\n"
+        "assert {'Handle', 'audit'} <= set(dir(entangle_jax))\n"
+        "assert entangle_jax.Handle is entangle_jax.Handle\n"
+        "from entangle_jax import *\n"
+        "assert later <= set(sys.modules) and audit and Handle\n"
+    )
     subprocess.run([sys.executable, "-c", lines], check=True)
     with pytest.raises(AttributeError, match="has no attribute 'audits'"):
         _ = entangle_jax.audits

@@ -13,7 +13,7 @@ import pytest
 import entangle_jax
 from entangle_jax import _registration, audit, entangle
 from entangle_jax.__main__ import main
-from entangle_jax._demo import METHODS, SCENARIOS, Method, Result, data_paths, measure, run, verdict
+from entangle_jax._demo import METHODS, SCENARIOS, Method, Result, add_arguments, data_paths, measure, run, verdict
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 WITHOUT = [method for method in METHODS if method.name != "entangle"]
@@ -169,6 +169,12 @@ def test_the_package_runs_as_a_command():
     assert json.loads(done.stdout)["versions"]["entangle-jax"] == entangle_jax.__version__
 
 
+def test_options_of_the_demo():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert parser.parse_args(["--runs", "3", "--json"]) == argparse.Namespace(runs=3, json=True)
+
+
 @pytest.mark.parametrize("arguments", [[], ["dema"], ["demo", "--runs", "0"], ["demo", "--runs", "many"]])
 def test_a_wrong_command_line_is_refused(arguments, capsys):
     with pytest.raises(SystemExit) as refused:
@@ -203,3 +209,17 @@ def test_info_can_be_read_by_people(capsys):
         )
     assert f"jax              {jax.__version__}\n" in text
     assert "0.1 (this jaxlib: 0." in text
+
+
+def test_info_says_what_is_wrong_with_an_installation(capsys, monkeypatch, tmp_path):
+    def broken():
+        raise RuntimeError("no such backend")
+
+    monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(jax, "default_backend", broken)
+    assert main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["backend"] == {"error": "no such backend"}
+    assert found["ffi_api"]["jaxlib"].startswith("unknown (FileNotFoundError(")
+    assert main(["info"]) == 0
+    assert "no such backend" in capsys.readouterr().out

@@ -339,6 +339,13 @@ def test_joining_a_handle_with_itself_is_an_error():
         Handle.join(handle, handle)
 
 
+def test_what_was_joined_is_split_as_well_where_its_past_is_not_known():
+    slots = testing.slot(0), testing.slot(1)
+    one, other = Handle.join(*map(Handle, slots)), jax.jit(lambda handle: handle)(Handle.join(*map(Handle, slots)))
+    for joined in (one, other, Handle(slots)):
+        assert [int(handle.token) for handle in joined.split()] == [0, 1]
+
+
 def test_splitting_what_was_not_joined_is_an_error():
     with pytest.raises(TypeError, match=r"Handle\.split: the token is a .*, wanted a tuple"):
         Handle(0).split()
