@@ -39,9 +39,9 @@ Compared are
 
 {table}
 
-*Measured* is the median of the ratios of all pairs. Half of them lie in *spread*. The pairs come from up to {restarts} starts
-of the processes, since where the system lays out a process's memory alone moves a ratio by several percent. The medians
-behind them:
+*Measured* is the median of the ratios of all pairs. Half of them lie in *spread*. The pairs come from up to
+{restarts} starts of the processes, since where the system lays out a process's memory alone moves a ratio by several
+percent. The medians behind them:
 
 {medians}
 

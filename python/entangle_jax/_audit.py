@@ -7,11 +7,15 @@ the same object must be connected by data; in the second one it shows what was c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import html
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -22,6 +26,10 @@ TargetSpec = str | tuple[str, int] | tuple[str, Sequence[int]]
 """A native target's name (operand 0 holds its handle), or the name and the operand or operands that do."""
 
 WRITTEN, COMPILED = "as written", "compiled"
+
+_HERE = str(Path(__file__).parent)
+_MAX_LINES = 4
+"""So many lines of a call's stack are shown: enough to get out of a wrapper."""
 
 
 class RaceError(RuntimeError):
@@ -69,9 +77,12 @@ class Call:
         return self.sources[0] if self.sources else Source("", 0, "")
 
     def __str__(self) -> str:
-        """What it does, which target, and where."""
+        """What it does, which target, and where: the innermost line, and the lines that led there."""
         kind = "" if self.kind in {"other", self.target} else f"{self.kind} "
-        return f"{kind}{self.target} at {self.source}"
+        # What led to the call of `audit`, or further out, is of no use.
+        inner = itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources)
+        lines = [f"{source} ({source.function})" if source.function else str(source) for source in inner]
+        return f"{kind}{self.target} at {', called at '.join(lines[:_MAX_LINES]) or self.source}"
 
 
 @dataclass(frozen=True)
@@ -98,8 +109,8 @@ class Race:
                 f"`handle = entangle(handle, result of {self.first.target})`"
             )
         return (
-            f"between the two: `handle = entangle(handle, result of {self.first.target})`, "
-            f"and call {self.second.target} with that handle"
+            f"right after the first, in the same loop or branch: `handle = entangle(handle, result of "
+            f"{self.first.target})`; hand that handle on, and call {self.second.target} with it"
         )
 
 
@@ -165,6 +176,10 @@ class Report:
     """How many more there are than `races` lists."""
     lost: tuple[Lost, ...]
     entangles: tuple[Entangle, ...]
+    not_called: tuple[str, ...]
+    """Targets that were given, in `reads` or `writes`, and that no program here calls."""
+    not_given: tuple[str, ...]
+    """Targets that the programs call and that were not given: nothing is known of them."""
     _audits: dict[str, Any] = dataclasses.field(compare=False)
 
     def ordered(self, a: Call | str, b: Call | str, *, later_iteration: bool = False) -> bool:
@@ -193,14 +208,22 @@ class Report:
             return [order for order, _ in one.order_in_later_iterations(first.index, second.index)]
         return [one.order(first.index, second.index)[0]]
 
+    @property
+    def looked(self) -> bool:
+        """Whether there was anything to look for: a call of a target in `reads` or `writes`."""
+        return any(call.kind in {"read", "write"} for call in self.calls)
+
     def raise_if_races(self) -> None:
         """Raise if there is a race.
 
         Raises:
           RaceError: with this report as its message.
+          ValueError: there is no call of a target in `reads` or `writes`, so that nothing was looked at.
         """
         if self.races:
             raise RaceError(str(self))
+        if not self.looked:
+            raise ValueError(f"entangle_jax.audit: {self._nothing()}")
 
     def to_dict(self) -> dict[str, Any]:
         """The report as dictionaries, lists, strings and numbers, for JSON."""
@@ -249,12 +272,17 @@ class Report:
 
     def __str__(self) -> str:
         """A table for people: races and the fix for each, calls that were lost, and what each `entangle` cost."""
-        races = len(self.races) + self.more_races
+        races = _count(len(self.races) + self.more_races, "race") if self.looked else "not looked for races"
+        native = [sum(c.kind != "entangle" for c in self.calls if c.program == program) for program in self.programs]
         lines = [
-            f"{self.module} ({' and '.join(self.programs)}): "
-            f"{_count(races, 'race')}, {_count(sum(c.kind != 'entangle' for c in self.calls), 'native call')}, "
+            f"{self.module} ({' and '.join(self.programs)}): {races}, {_count(native[0], 'native call')}"
+            f"{f' ({native[-1]} compiled)' if native[-1] != native[0] else ''}, "
             f"{_count(len(self.entangles), 'entangle call')}"
         ]
+        if not self.looked:
+            lines.append(self._nothing())
+        elif self.not_called:
+            lines.append(f"Given, but not called here: {', '.join(self.not_called)}. {self._others()}")
         if self.programs == (COMPILED,):
             lines.append("Only the compiled program was looked at: calls that XLA merged or dropped are not seen.")
         for race in self.races:
@@ -267,6 +295,15 @@ class Report:
         if self.entangles:
             lines += ["", *_table(self.entangles)]
         return "\n".join(lines)
+
+    def _nothing(self) -> str:
+        """Why nothing was looked at."""
+        given = ", ".join(self.not_called)
+        what = f"of the targets given, {given}, none is called here" if given else "no targets were given"
+        return f"{what}, so no order was looked at: name them in `reads` and `writes`. {self._others()}"
+
+    def _others(self) -> str:
+        return f"Other targets that are called: {', '.join(self.not_given) or 'none'}."
 
     def _calls(self, which: Call | str) -> list[Call]:
         calls = [call for call in self.calls if which in (call, call.target)]
@@ -315,9 +352,15 @@ def audit(
       **kwargs: its keyword arguments.
 
     Raises:
-      TypeError: `fn` is none of these, or a target is neither a name nor a pair.
+      TypeError: `fn` is none of these, or comes with its arguments and others; or a target is neither a name nor a
+        pair.
       ValueError: a target does not have the operand, or the program cannot be read.
     """
+    if isinstance(fn, jax.stages.Compiled | jax.stages.Lowered) and (args or kwargs):
+        raise TypeError(
+            f"entangle_jax.audit: got a jax.stages.{type(fn).__name__}, which has its arguments already, and others: "
+            "leave them out, or pass the function."
+        )
     if isinstance(fn, jax.stages.Compiled):
         programs = {COMPILED: _optimized(fn)}
     else:
@@ -328,7 +371,7 @@ def audit(
 
 def audit_programs(programs: dict[str, bytes], reads: Iterable[TargetSpec], writes: Iterable[TargetSpec]) -> Report:
     """The report on serialized programs: `"as written"`, `"compiled"`, or both of one module."""
-    reading, writing = [_target(spec) for spec in reads], [_target(spec) for spec in writes]
+    reading, writing = _targets("reads", reads), _targets("writes", writes)
     audits = {name: _native.Audit(program, reading, writing, []) for name, program in programs.items()}
     source = functools.cache(Source)  # thousands of calls come from a few lines
     calls = {
@@ -356,6 +399,8 @@ def audit_programs(programs: dict[str, bytes], reads: Iterable[TargetSpec], writ
         # A call of `entangle` goes when the payload does: nothing is lost by that.
         lost = tuple(Lost(of[i], None if j is None else of[j]) for i, j in pairs if of[i].kind != "entangle")
     last = list(audits)[-1]
+    called = {target for one in audits.values() for target in one.targets}
+    given = [name for name, _ in (*reading, *writing)]
     return Report(
         module=audits[last].module,
         programs=tuple(audits),
@@ -364,15 +409,18 @@ def audit_programs(programs: dict[str, bytes], reads: Iterable[TargetSpec], writ
         more_races=more,
         lost=lost,
         entangles=tuple(_entangle(calls[last], cost) for cost in audits[last].costs()),
+        not_called=tuple(dict.fromkeys(name for name in given if name not in called)),
+        not_given=tuple(sorted(called - {*given, "entangle"})),
         _audits=audits,
     )
 
 
 def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> jax.stages.Lowered:
-    if not callable(fn) and not hasattr(fn, "lower"):
+    if not callable(fn):
+        remedy = "; for XLA's dump files: `python -m entangle_jax audit FILE`" if isinstance(fn, str | Path) else ""
         raise TypeError(
-            f"entangle_jax.audit: got a {type(fn).__name__}, wanted a function, a jax.stages.Lowered or a "
-            "jax.stages.Compiled."
+            f"entangle_jax.audit: got an object of type {type(fn).__name__}, wanted a function, a jax.stages.Lowered "
+            f"or a jax.stages.Compiled{remedy}."
         )
     lower: Callable[..., jax.stages.Lowered] = fn.lower if hasattr(fn, "lower") else jax.jit(fn).lower
     return lower(*args, **kwargs)
@@ -391,14 +439,19 @@ def _optimized(compiled: jax.stages.Compiled) -> bytes:
     return program
 
 
+def _targets(argument: str, specs: Iterable[TargetSpec]) -> list[tuple[str, list[int]]]:
+    if isinstance(specs, str) or not isinstance(specs, Iterable):
+        raise TypeError(f"entangle_jax.audit: {argument} is {specs!r}, wanted a list of targets, such as ['my_solve'].")
+    return [_target(spec) for spec in specs]
+
+
 def _target(spec: TargetSpec) -> tuple[str, list[int]]:
     if isinstance(spec, str):
         return spec, [0]
-    try:
+    name, listed = None, []
+    with contextlib.suppress(TypeError, ValueError):
         name, operands = spec
-        listed = [operands] if isinstance(operands, int) else [int(operand) for operand in operands]
-    except (TypeError, ValueError):
-        name, listed = None, []
+        listed = [operands] if isinstance(operands, int) else [operator.index(operand) for operand in operands]
     if not isinstance(name, str) or not listed or min(listed) < 0:
         raise TypeError(
             f"entangle_jax.audit: a target is {spec!r}, wanted its name, or a pair of its name and the operand (from "

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         f"XLA writes such files when it is run with {_FLAGS}.\n"
         "Where one file is a program as written (before optimizations) and another the same one compiled, the two are\n"
-        "reported on together. Exit status 0: no race; 1: a race; 2: a file cannot be read."
+        "reported on together.\n"
+        "Exit status 0: no race; 1: a race; 2: a file cannot be read, or no file calls any target that was given."
     )
 
 
@@ -48,7 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([report.to_dict() for report in reports], indent=2))
     else:
         print("\n\n".join(map(str, reports)))
-    return 1 if any(report.races for report in reports) else 0
+    if any(report.races for report in reports):
+        return 1
+    if (arguments.reads or arguments.writes) and not any(report.looked for report in reports):
+        print("entangle_jax audit: no file calls any of the targets that were given", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _target(text: str) -> TargetSpec:
@@ -60,7 +66,7 @@ def _target(text: str) -> TargetSpec:
 
 def _reports(files: list[Path], reads: list[TargetSpec], writes: list[TargetSpec]) -> list[Report]:
     """One report for each program, whose two forms are told by what they hold, not by the names of their files."""
-    modules: dict[str, list[tuple[str, bytes]]] = {}
+    modules: dict[tuple[str, int], list[tuple[str, bytes]]] = {}
     for file in files:
         try:
             program = _read(file)
@@ -68,19 +74,21 @@ def _reports(files: list[Path], reads: list[TargetSpec], writes: list[TargetSpec
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
         form = COMPILED if read.is_scheduled else WRITTEN
-        modules.setdefault(read.module, []).append((form, program))
+        modules.setdefault((read.module, read.id), []).append((form, program))
     reports = []
     for programs in modules.values():
         forms = dict(programs)
         if len(forms) == len(programs):
             ordered = {form: forms[form] for form in (WRITTEN, COMPILED) if form in forms}
             reports.append(audit_programs(ordered, reads, writes))
-        else:  # several programs of one name
+        else:  # several programs of one name, from several processes
             reports += [audit_programs({form: program}, reads, writes) for form, program in programs]
     return reports
 
 
 def _read(file: Path) -> bytes:
+    if file.is_dir():
+        raise ValueError("this is a folder, wanted the *.hlo.pb files in it")
     content = file.read_bytes()
     if content.lstrip().startswith((b"HloModule", b"module @", b"module attributes", b"#loc")):
         raise ValueError(f"this is a program as text, wanted its proto form, *.hlo.pb, which XLA writes with {_FLAGS}")

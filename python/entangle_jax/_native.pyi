@@ -35,6 +35,14 @@ class Audit:
     @property
     def module(self) -> str: ...
     @property
+    def id(self) -> int:
+        """XLA's number for the program, the same before and after compilation; 0 if it is not known."""
+
+    @property
+    def targets(self) -> list[str]:
+        """The targets of all native calls, looked at or not."""
+
+    @property
     def instructions(self) -> int: ...
     @property
     def is_scheduled(self) -> bool: ...

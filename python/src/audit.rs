@@ -49,6 +49,16 @@ impl Audit {
     }
 
     #[getter]
+    fn id(&self) -> i64 {
+        self.0.module().id()
+    }
+
+    #[getter]
+    fn targets(&self) -> Vec<&str> {
+        self.0.module().targets().into_iter().collect()
+    }
+
+    #[getter]
     fn instructions(&self) -> usize {
         self.0.module().len()
     }

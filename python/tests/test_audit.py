@@ -259,6 +259,56 @@ def test_what_is_given_decides_what_is_looked_at():
     assert "calls that XLA merged or dropped are not seen" in str(of_compiled)
 
 
+NAMES = f"{testing.READ_TARGET}, {testing.WRITE_TARGET}"
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ({}, f"no targets were given, so no order was looked at.*Other targets that are called: {NAMES}"),
+        ({"reads": ["raed"], "writes": [("wriet", 1)]}, f"of the targets given, raed, wriet, none is called.*{NAMES}"),
+    ],
+    ids=["none", "misspelt"],
+)
+def test_nothing_that_was_not_looked_at_is_called_free_of_races(targets, said):
+    report = audit(lambda token: (read(token), write(token, 1.0)), TOKEN, **targets)
+    assert not report.looked
+    assert "not looked for races" in str(report)
+    assert "no races" not in str(report)
+    assert re.search(said, str(report))
+    with pytest.raises(ValueError, match=said):
+        report.raise_if_races()
+
+
+def test_a_target_that_is_not_called_is_named_beside_those_that_are():
+    report = audit(step, TOKEN, reads=[testing.READ_TARGET, "my_solve"])
+    assert (report.not_called, report.not_given) == (("my_solve",), (testing.WRITE_TARGET,))
+    assert f"Given, but not called here: my_solve. Other targets that are called: {testing.WRITE_TARGET}." in str(
+        report
+    )
+    report.raise_if_races()
+
+
+def test_calls_are_counted_once_for_both_programs():
+    assert "2 native calls, 1 entangle call" in str(audit(step, TOKEN, **TARGETS))
+    dropped = audit(lambda token: jnp.where(False, read(token), 0.0) + write(token, 1.0), TOKEN, **TARGETS)
+    assert "2 native calls (1 compiled), no entangle calls" in str(dropped)
+
+
+def test_a_call_behind_a_wrapper_is_told_by_the_line_that_called_it():
+    def solve(token):
+        return read(token)
+
+    def program(token):
+        return solve(token), write(token, 1.0)
+
+    (race,) = audit(program, TOKEN, **TARGETS).races
+    first, line = program.__code__.co_firstlineno, solve.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line} (" in str(race.first)
+    assert f"called at {__file__}:{first + 1} (" in str(race.first)
+    assert "entangle_jax/_audit.py" not in str(race.first)
+
+
 def test_order_can_be_asked_for():
     report = audit(step, TOKEN, **TARGETS)
     assert report.ordered(testing.READ_TARGET, testing.WRITE_TARGET)
@@ -315,12 +365,20 @@ def test_sizes_can_be_read_by_people(bytes_, text):
 
 
 def test_bad_arguments_are_refused():
-    with pytest.raises(TypeError, match="got a int, wanted a function"):
+    with pytest.raises(TypeError, match="got an object of type int, wanted a function"):
         audit(3)
+    with pytest.raises(TypeError, match=r"type str, .*for XLA's dump files: `python -m entangle_jax audit FILE`"):
+        audit("step.hlo.pb")
+    lowered = jax.jit(step).lower(TOKEN)
+    for given in (lowered, lowered.compile()):
+        with pytest.raises(TypeError, match="has its arguments already"):
+            audit(given, TOKEN)
+    with pytest.raises(TypeError, match=r"reads is 'my_solve', wanted a list of targets"):
+        audit(step, TOKEN, reads="my_solve")
     several = SimpleNamespace(runtime_executable=lambda: SimpleNamespace(hlo_modules=lambda: [None, None]))
     with pytest.raises(ValueError, match="the executable has 2 modules, wanted one"):
         _audit._optimized(several)
-    for spec in (("name", "x"), ("name", -1), 3, ("name", [])):
+    for spec in (("name", "0"), ("name", "x"), ("name", -1), 3, ("name", [])):
         with pytest.raises(TypeError, match=r"a target is .*, wanted its name, or a pair"):
             audit(step, TOKEN, reads=[spec])
     with pytest.raises(ValueError, match="7"):
@@ -353,8 +411,9 @@ def dump(tmp_path_factory):
         "import jax, sys\n"
         "from entangle_jax import entangle, testing as t\n"
         "def racy(token): return t.read(token), t.write(token, 1.0)\n"
-        "def tidy(token): return (v := t.read(token)), t.write(entangle(token, v), 1.0)\n"
-        "for f in (racy, tidy): jax.block_until_ready(jax.jit(f)(t.slot(0)))\n"
+        "@jax.jit\n"
+        "def tidy(token, *x): return (v := t.read(token, *x)), t.write(entangle(token, v), 1.0)\n"
+        "jax.block_until_ready((jax.jit(racy)(t.slot(0)), tidy(t.slot(0), 1.0), tidy(t.slot(0), 1.0, 2.0)))\n"
     )
     flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_proto --xla_dump_hlo_as_text"
     environment = {**__import__("os").environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
@@ -386,7 +445,24 @@ def test_the_command_writes_json_and_svg(dump, capsys, tmp_path):
 def test_the_command_draws_one_program_only(dump, capsys, tmp_path):
     both = [*dump.glob("*jit_racy*.hlo.pb"), *dump.glob("*jit_tidy*.hlo.pb")]
     assert command(*both, "--svg", tmp_path / "two.svg") == 2
-    assert "--svg draws one program, and the files hold 2" in capsys.readouterr().err
+    assert "--svg draws one program, and the files hold 3" in capsys.readouterr().err
+
+
+def test_the_command_exits_2_if_it_had_nothing_to_look_for(dump, capsys):
+    files = [*map(str, dump.glob("*jit_racy*.hlo.pb"))]
+    assert main(["audit", *files, "--reads", "raed"]) == 2
+    assert "no file calls any of the targets" in capsys.readouterr().err
+    assert main(["audit", *files]) == 0  # only asked what entangle cost
+    assert "not looked for races" in capsys.readouterr().out
+    assert main(["audit", str(dump)]) == 2
+    assert "this is a folder" in capsys.readouterr().err
+
+
+def test_the_command_pairs_the_two_forms_of_each_program_of_one_name(dump, capsys):
+    files = [*dump.glob("*jit_tidy*.hlo.pb")]
+    assert len(files) == 4, "the dump holds two shapes of it"
+    assert command(*files) == 0
+    assert capsys.readouterr().out.count("jit_tidy (as written and compiled): no races") == 2
 
 
 def test_the_command_tells_programs_of_one_name_apart(dump, capsys):

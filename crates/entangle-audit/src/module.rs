@@ -1,6 +1,6 @@
 //! A module that was read and checked: every reference resolved, nothing cyclic.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use prost::Message as _;
@@ -20,6 +20,7 @@ const MAX_FRAMES: usize = 256;
 #[derive(Debug)]
 pub struct Module {
     pub(crate) name: String,
+    id: i64,
     pub(crate) computations: Vec<Computation>,
     /// The instructions of all computations, one computation after the other.
     pub(crate) instructions: Vec<Instruction>,
@@ -273,6 +274,19 @@ impl Module {
         &self.name
     }
 
+    /// XLA's number for it, which it keeps through compilation; not known of every module, which is 0 then.
+    #[must_use]
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The targets of all its native calls, in alphabetical order.
+    #[must_use]
+    pub fn targets(&self) -> BTreeSet<&str> {
+        let calls = self.instructions.iter().filter(|instruction| instruction.opcode == Opcode::CustomCall);
+        calls.map(|instruction| instruction.target.as_str()).collect()
+    }
+
     /// How many instructions all computations have together.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -322,6 +336,7 @@ impl Module {
 
         let mut module = Self {
             name: proto.name,
+            id: proto.id,
             computations,
             instructions,
             entry,

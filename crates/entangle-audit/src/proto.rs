@@ -19,6 +19,8 @@ pub(crate) struct HloModuleProto {
     pub(crate) name: String,
     #[prost(message, repeated, tag = "3")]
     pub(crate) computations: Vec<HloComputationProto>,
+    #[prost(int64, tag = "5")]
+    pub(crate) id: i64,
     #[prost(int64, tag = "6")]
     pub(crate) entry_computation_id: i64,
     #[prost(message, optional, tag = "7")]
