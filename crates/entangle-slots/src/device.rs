@@ -10,7 +10,7 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::sync::PoisonError;
 
-use crate::{Mutex, Op};
+use crate::{Mutex, MutexGuard, Op};
 
 /// What a GPU's driver does on one stream.
 ///
@@ -94,19 +94,23 @@ impl Pool {
     }
 
     pub(crate) fn take(&self, stream: &impl Stream) -> Result<NonNull<Staging>, String> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Address(staging)) = free.pop() {
+        if let Some(Address(staging)) = self.free().pop() {
             return Ok(staging);
         }
+        // The lock is not held here: the driver may wait for work of the device before it allocates, and `release`,
+        // which is such work, needs the lock. Threads that get here together allocate more than they need.
         let first = stream.allocate(Self::AT_ONCE * size_of::<Staging>())?.cast::<Staging>();
         // SAFETY: the memory has room for that many.
-        free.extend((1..Self::AT_ONCE).map(|i| Address(unsafe { first.add(i) })));
+        self.free().extend((1..Self::AT_ONCE).map(|i| Address(unsafe { first.add(i) })));
         Ok(first)
     }
 
     pub(crate) fn give_back(&self, staging: NonNull<Staging>) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.push(Address(staging));
+        self.free().push(Address(staging));
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Address>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,6 +2,8 @@ use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::collections::VecDeque;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use super::{Pool, Stream, read, write};
 use crate::{ALONE, log, reset};
@@ -11,6 +13,8 @@ use crate::{ALONE, log, reset};
 struct Queue {
     work: RefCell<VecDeque<Box<dyn Fn()>>>,
     captured: bool,
+    /// Whether it allocates only when all that was enqueued is done, as CUDA may.
+    waits_to_allocate: bool,
     /// Which operation fails, counted down.
     fails_at: Cell<Option<usize>>,
     allocated: Cell<usize>,
@@ -21,6 +25,21 @@ impl Queue {
         for step in self.work.borrow_mut().drain(..) {
             step();
         }
+    }
+
+    fn run_on_a_thread_of_the_driver(&self) -> Result<(), String> {
+        struct Steps(VecDeque<Box<dyn Fn()>>);
+        // SAFETY: the thread that made them waits for them, or fails the test.
+        unsafe impl Send for Steps {}
+
+        let steps = Steps(self.work.take());
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || {
+            let Steps(steps) = { steps };
+            steps.iter().for_each(|step| step());
+            done.send(())
+        });
+        is_done.recv_timeout(Duration::from_secs(10)).map_err(|_| "the driver's thread is blocked".into())
     }
 
     fn launch_again(&self) {
@@ -44,6 +63,9 @@ impl Queue {
 unsafe impl Stream for Queue {
     fn allocate(&self, bytes: usize) -> Result<NonNull<c_void>, String> {
         self.allocated.set(self.allocated.get() + 1);
+        if self.waits_to_allocate {
+            self.run_on_a_thread_of_the_driver()?;
+        }
         let memory = Box::leak(vec![0_u64; bytes.div_ceil(8)].into_boxed_slice());
         Ok(NonNull::from(memory).cast())
     }
@@ -168,6 +190,22 @@ fn memory_is_used_again_once_a_call_is_done() {
     }
     assert_eq!(queue.allocated.get(), 2);
     queue.run();
+}
+
+#[test]
+fn a_driver_that_waits_for_the_device_before_it_allocates_is_not_waited_for_by_the_device() {
+    static POOL: Pool = Pool::new();
+    let _alone = ALONE.lock().unwrap();
+    reset(0.0);
+    let queue = Queue { waits_to_allocate: true, ..Queue::default() };
+    let memory = Memory::new(0, 0.0);
+    // The last call finds the pool empty, and all the calls before it give their memory back meanwhile.
+    for _ in 0..=Pool::AT_ONCE {
+        memory.read(&queue, &POOL, "read").unwrap();
+    }
+    assert_eq!(log().len(), Pool::AT_ONCE);
+    queue.run();
+    assert_eq!(queue.allocated.get(), 2);
 }
 
 #[test]
