@@ -88,7 +88,8 @@ impl Horizons {
                 }
             }
         }
-        // This is in no loop that starts after the first of the calls: if it were, later iterations would touch the root too.
-        audit.dependence.calls[horizon as usize].node
+        // No loop may start between the first of the calls and the horizon. One that the calls have in common starts before them; one
+        // around the last call alone is where a handle made in each iteration is used, which no other iteration touches.
+        if context_of(horizon) == context { audit.dependence.calls[horizon as usize].node } else { end }
     }
 }

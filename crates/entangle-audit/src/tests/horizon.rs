@@ -22,6 +22,12 @@ enum Step {
         tied: bool,
     },
     Swap,
+    /// A handle made in place, by the program or by a native call, is read or written; the first handle waits for it if `tied`.
+    Local {
+        native: bool,
+        write: bool,
+        tied: bool,
+    },
     /// Go on with the handle as it was when the function started.
     Forget(usize),
     Call(Vec<Step>),
@@ -36,10 +42,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn steps_with(tied: f64, length: usize) -> impl Strategy<Value = Vec<Step>> {
     let access = (0..HANDLES, prop::bool::weighted(tied));
+    let local = (prop::bool::ANY, prop::bool::ANY, prop::bool::weighted(tied))
+        .prop_map(|(native, write, tied)| Step::Local { native, write, tied });
     let leaf = prop_oneof![
         30 => access.clone().prop_map(|(handle, tied)| Step::Read { handle, tied }),
         40 => access.prop_map(|(handle, tied)| Step::Write { handle, tied }),
         10 => Just(Step::Swap),
+        5 => local.clone(),
+        5 => prop::collection::vec(local, 1..3).prop_map(Step::Loop),
         1 => (0..HANDLES).prop_map(Step::Forget),
     ];
     let several = |step: BoxedStrategy<Step>| prop::collection::vec(step, 0..6);
@@ -87,6 +97,14 @@ impl Writer {
                 Step::Swap => {
                     handles.swap(0, 1);
                     continue;
+                }
+                Step::Local { native, write, tied } => {
+                    let local = if native {
+                        here.call("m", "make", handle(), &[])
+                    } else {
+                        here.op("m", "rng", handle(), &[])
+                    };
+                    (if write { here.write("lw", &[local]) } else { here.read("lr", &[local]) }, tied, 0)
                 }
                 Step::Forget(handle) => {
                     handles[handle] = at_start[handle];
