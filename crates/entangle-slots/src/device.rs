@@ -7,6 +7,7 @@
 //! recorded into a CUDA or HIP graph, and then happens whenever the graph is launched.
 
 use core::ffi::c_void;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use std::sync::PoisonError;
 
@@ -16,7 +17,8 @@ use crate::{Mutex, MutexGuard, Op};
 ///
 /// # Safety
 /// The operations of a stream run in the order in which they were enqueued, each after the one before it is
-/// done; memory of [`Stream::allocate`] is never freed; and what is not an `Err` was enqueued.
+/// done; so do the launches of a graph into which they were recorded. Memory of [`Stream::allocate`] is aligned for
+/// any number and never freed. What is not an `Err` was enqueued.
 pub unsafe trait Stream {
     /// Host memory that the GPU can copy to and from asynchronously.
     ///
@@ -178,10 +180,11 @@ unsafe fn enqueue(
 ) -> Result<(), String> {
     let captured = stream.is_captured()?;
     let staging = pool.take(stream)?;
-    // SAFETY: memory of the pool holds one.
-    let staged_token = NonNull::from(unsafe { &mut (*staging.as_ptr()).token }).cast();
+    // Nobody may have written to it yet, so there are addresses here and in `access`, and no references.
+    // SAFETY: memory of the pool holds a whole `Staging`.
+    let staged_token = unsafe { staging.byte_add(offset_of!(Staging, token)) }.cast();
     // SAFETY: as above.
-    let staged_value = NonNull::from(unsafe { &mut (*staging.as_ptr()).value }).cast();
+    let staged_value = unsafe { staging.byte_add(offset_of!(Staging, value)) }.cast();
     // After an error below this is never freed: what was enqueued before still uses it.
     let call: *mut Call = Box::into_raw(Box::new(Call { op, label: label.map(Into::into), staging, pool }));
 
@@ -197,7 +200,8 @@ unsafe fn enqueue(
     // SAFETY: as for the copies above.
     unsafe { stream.copy_to_device(result, answer, 4) }?;
     if captured {
-        // The graph may be launched at any time, as often as its owner likes: it keeps the call.
+        // The graph may be launched at any time, as often as its owner likes, and nothing says when it is gone: each
+        // recording keeps its `Call` and its `Staging` for good, and a runtime may record a call many times.
         return Ok(());
     }
     // SAFETY: `release` takes a call, and the stream runs it once, after all other uses.
@@ -211,11 +215,14 @@ unsafe fn enqueue(
 unsafe extern "C" fn access(call: *mut c_void) {
     // SAFETY: the caller's contract.
     let call = unsafe { &*call.cast::<Call>() };
-    // SAFETY: the copies to it are done, and the copy from it has not begun.
-    let staging = unsafe { &mut *call.staging.as_ptr() };
+    let (staging, label) = (call.staging.as_ptr(), call.label.as_deref());
+    // SAFETY: the copy to it is done, and the copy from it has not begun.
+    let token = unsafe { (&raw const (*staging).token).read() };
     match call.op {
-        Op::Read => staging.value = crate::read(staging.token, call.label.as_deref()),
-        Op::Write => crate::write(staging.token, staging.value, call.label.as_deref()),
+        // SAFETY: as above.
+        Op::Read => unsafe { (&raw mut (*staging).value).write(crate::read(token, label)) },
+        // SAFETY: as above; a write copies its value too.
+        Op::Write => crate::write(token, unsafe { (&raw const (*staging).value).read() }, label),
     }
 }
 

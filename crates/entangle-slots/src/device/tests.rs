@@ -1,7 +1,7 @@
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -36,7 +36,9 @@ impl Queue {
         let (done, is_done) = mpsc::channel();
         std::thread::spawn(move || {
             let Steps(steps) = { steps };
-            steps.iter().for_each(|step| step());
+            for step in steps {
+                step();
+            }
             done.send(())
         });
         is_done.recv_timeout(Duration::from_secs(10)).map_err(|_| "the driver's thread is blocked".into())
@@ -171,6 +173,24 @@ fn a_graph_keeps_its_calls_and_can_be_launched_again() {
     graph.launch_again();
     assert_eq!(labels(), ["write", "write", "after", "write", "after"]);
     assert_eq!(after.result.get(), 2.0_f32.to_bits());
+}
+
+/// What `docs/gpu.md` says about memory.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn each_recording_keeps_56_bytes_and_its_label() {
+    static POOL: Pool = Pool::new();
+    let _alone = ALONE.lock().unwrap();
+    assert_eq!(size_of::<super::Call>() + size_of::<super::Staging>(), 56);
+    let memory = Memory::new(0, 0.0);
+    let mut staging = HashSet::new();
+    for _ in 0..3 {
+        let graph = Queue { captured: true, ..Queue::default() };
+        memory.read(&graph, &POOL, "recorded anew").unwrap();
+        graph.run();
+        staging.insert(POOL.take(&graph).unwrap());
+    }
+    assert_eq!(staging.len(), 3);
 }
 
 #[test]
