@@ -36,6 +36,8 @@ impl Traits {
 /// # Safety
 /// `frame` comes from an XLA runtime, or is made as one would make it: it and all it points to are
 /// as `xla/ffi/api/c_api.h` says, each struct at least as long as its `struct_size`, until this returns.
+/// If `body` uses [`Buffer::read`](crate::Buffer::read) or [`Buffer::write`](crate::Buffer::write), the handler is
+/// registered for the host, whose operands and results are in memory of the process.
 pub unsafe fn handle<F>(frame: *mut ffi::CallFrame, traits: Traits, body: F) -> *mut ffi::Error
 where
     F: FnOnce(&Call<'_>) -> Result<(), Error>,

@@ -78,28 +78,28 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// The frame is malformed.
-    pub fn args(&self) -> Result<Buffers<'a>, Error> {
+    pub fn args(&self) -> Result<Buffers<'a, Arg>, Error> {
         self.open_args()
     }
 
-    pub(crate) fn open_args<E: Fault>(&self) -> Result<Buffers<'a>, E> {
+    pub(crate) fn open_args<E: Fault>(&self) -> Result<Buffers<'a, Arg>, E> {
         let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
-        unsafe { Buffers::open("operand", "XLA_FFI_Args", struct_size, ffi::Args::END, size, types, items) }
+        unsafe { Buffers::open(struct_size, size, types, items) }
     }
 
     /// The results.
     ///
     /// # Errors
     /// The frame is malformed.
-    pub fn rets(&self) -> Result<Buffers<'a>, Error> {
+    pub fn rets(&self) -> Result<Buffers<'a, Ret>, Error> {
         self.open_rets()
     }
 
-    pub(crate) fn open_rets<E: Fault>(&self) -> Result<Buffers<'a>, E> {
+    pub(crate) fn open_rets<E: Fault>(&self) -> Result<Buffers<'a, Ret>, E> {
         let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
-        unsafe { Buffers::open("result", "XLA_FFI_Rets", struct_size, ffi::Rets::END, size, types, items) }
+        unsafe { Buffers::open(struct_size, size, types, items) }
     }
 
     /// The string attribute of that name, or `None` if there is none.
@@ -232,42 +232,54 @@ unsafe fn take_message(api: &ffi::Api, error: *mut ffi::Error) -> String {
     message
 }
 
+/// Of operands: they may be read, and never written. XLA may have put them into read-only memory, or use them elsewhere.
+#[derive(Clone, Copy)]
+pub enum Arg {}
+
+/// Of results: they may be written, and not read. Nobody has written them yet, unless they are aliased, and then the
+/// operand can be read.
+#[derive(Clone, Copy)]
+pub enum Ret {}
+
+/// [`Arg`] or [`Ret`].
+pub trait Role: Copy + sealed::Role {}
+
+impl Role for Arg {}
+impl Role for Ret {}
+
 /// The operands or the results of a call.
 #[derive(Clone, Copy)]
-pub struct Buffers<'a> {
-    what: &'static str,
+pub struct Buffers<'a, R> {
     len: usize,
     types: *const c_int,
     items: *const *mut c_void,
-    lifetime: PhantomData<&'a ffi::CallFrame>,
+    what: PhantomData<(&'a ffi::CallFrame, R)>,
 }
 
-impl<'a> Buffers<'a> {
+impl<'a, R: Role> Buffers<'a, R> {
     /// # Safety
     /// If `size` is positive, `types` and `items` are null or point to that many entries, each entry of
     /// `items` fit for [`open`], all for `'a`.
     unsafe fn open<E: Fault>(
-        what: &'static str,
-        name: &'static str,
         struct_size: usize,
-        end: usize,
         size: i64,
         types: *const c_int,
         items: *const *mut c_void,
     ) -> Result<Self, E> {
+        let (list, end) = (R::LIST, R::LIST_END);
         if struct_size < end {
             return Err(E::new(move || {
-                Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more"))
+                Error::frame(format_args!("{list} has {struct_size} bytes, wanted {end} or more"))
             }));
         }
         let len = usize::try_from(size)
-            .map_err(|_| E::new(move || Error::frame(format_args!("{name} says it holds {size} buffers"))))?;
+            .map_err(|_| E::new(move || Error::frame(format_args!("{list} says it holds {size} buffers"))))?;
         if len > 0 && !(can_be_read(types) && can_be_read(items)) {
             return Err(E::new(move || {
-                Error::frame(format_args!("{name} holds {len} buffers, of types at {types:p}, at {items:p}"))
+                Error::frame(format_args!("{list} holds {len} buffers, of types at {types:p}, at {items:p}"))
             }));
         }
-        Ok(Self { what, len, types, items, lifetime: PhantomData })
+        Ok(Self { len, types, items, what: PhantomData })
     }
 
     /// How many there are.
@@ -286,20 +298,22 @@ impl<'a> Buffers<'a> {
     ///
     /// # Errors
     /// There is none, it is no buffer, or the frame is malformed.
-    pub fn get(&self, index: usize) -> Result<Buffer<'a>, Error> {
+    pub fn get(&self, index: usize) -> Result<Buffer<'a, R>, Error> {
         let buffer = self.open_at::<Error>(index)?;
         if buffer.rank < 0 || (buffer.rank > 0 && !can_be_read(buffer.dims)) {
             return Err(Error::frame(format_args!(
                 "{} {index} has rank {} and dimensions at {:p}",
-                self.what, buffer.rank, buffer.dims
+                R::NAME,
+                buffer.rank,
+                buffer.dims
             )));
         }
-        Ok(Buffer { buffer })
+        Ok(Buffer { buffer, role: PhantomData })
     }
 
     /// The buffer at that index as C knows it: its rank and dimensions are not checked.
     pub(crate) fn open_at<E: Fault>(&self, index: usize) -> Result<&'a ffi::Buffer, E> {
-        let Self { what, len, .. } = *self;
+        let (what, len) = (R::NAME, self.len);
         if index >= len {
             return Err(E::new(move || {
                 Error::new(
@@ -324,13 +338,36 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// One operand or result.
+/// One operand or result. Operands are read and results are written, which the types see to:
+///
+/// ```
+/// # use entangle_core::{Call, Error};
+/// fn negate(call: &Call<'_>) -> Result<(), Error> {
+///     let values: Vec<f32> = call.args()?.get(0)?.read()?;
+///     call.rets()?.get(0)?.write(&values.iter().map(|value| -value).collect::<Vec<f32>>())
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// # use entangle_core::{Call, Error};
+/// fn scribble(call: &Call<'_>) -> Result<(), Error> {
+///     call.args()?.get(0)?.write(&[1.0_f32])
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// # use entangle_core::{Call, Error};
+/// fn guess(call: &Call<'_>) -> Result<Vec<f32>, Error> {
+///     call.rets()?.get(0)?.read()
+/// }
+/// ```
 #[derive(Clone, Copy)]
-pub struct Buffer<'a> {
+pub struct Buffer<'a, R> {
     buffer: &'a ffi::Buffer,
+    role: PhantomData<R>,
 }
 
-impl<'a> Buffer<'a> {
+impl<'a, R: Role> Buffer<'a, R> {
     /// The value of `xla::PrimitiveType` that names its element type.
     #[must_use]
     pub fn dtype(&self) -> i32 {
@@ -366,41 +403,7 @@ impl<'a> Buffer<'a> {
         self.buffer.data
     }
 
-    /// A copy of the elements of a buffer in host memory.
-    ///
-    /// # Errors
-    /// The element type is not `T`, or the frame is malformed.
-    pub fn read<T: Element>(&self) -> Result<Vec<T>, Error> {
-        let source = self.host_elements::<T>()?;
-        let count = self.elements()?;
-        let mut copy = Vec::with_capacity(count);
-        // SAFETY: `host_elements` checked type, pointer and alignment; the runtime says that `count` elements
-        // stand there, and a fresh vector overlaps with nothing.
-        unsafe { core::ptr::copy_nonoverlapping(source, copy.as_mut_ptr(), count) };
-        // SAFETY: `count` elements were just written, and the capacity is as large.
-        unsafe { copy.set_len(count) };
-        Ok(copy)
-    }
-
-    /// Fills a result in host memory, which must have as many elements as `values`.
-    ///
-    /// # Errors
-    /// The element type is not `T`, the number of elements differs, or the frame is malformed.
-    pub fn write<T: Element>(&self, values: &[T]) -> Result<(), Error> {
-        let target = self.host_elements::<T>()?;
-        let count = self.elements()?;
-        if count != values.len() {
-            return Err(Error::new(
-                Code::InvalidArgument,
-                format!("the handler has {} values for a result of {self}, wanted {count}", values.len()),
-            ));
-        }
-        // SAFETY: as in `read`; a result is writable memory of the runtime, which no slice of the handler overlaps
-        // because this crate hands out none.
-        unsafe { core::ptr::copy_nonoverlapping(values.as_ptr(), target, count) };
-        Ok(())
-    }
-
+    /// Where elements in host memory are, if they are of that type and can be there.
     fn host_elements<T: Element>(&self) -> Result<*mut T, Error> {
         if self.buffer.dtype != T::DTYPE {
             return Err(Error::new(
@@ -424,25 +427,86 @@ impl<'a> Buffer<'a> {
     }
 }
 
-impl fmt::Display for Buffer<'_> {
+impl Buffer<'_, Arg> {
+    /// A copy of the elements, which are in host memory: [`handle`](crate::handle) was promised that.
+    ///
+    /// # Errors
+    /// The element type is not `T`, or the frame is malformed.
+    pub fn read<T: Element>(&self) -> Result<Vec<T>, Error> {
+        let source = self.host_elements::<T>()?;
+        let count = self.elements()?;
+        let mut copy = Vec::with_capacity(count);
+        // SAFETY: `host_elements` checked type, pointer and alignment; the runtime says that the `count` elements
+        // of an operand stand there, and a fresh vector overlaps with nothing.
+        unsafe { core::ptr::copy_nonoverlapping(source, copy.as_mut_ptr(), count) };
+        // SAFETY: `count` elements were just written, and the capacity is as large.
+        unsafe { copy.set_len(count) };
+        Ok(copy)
+    }
+}
+
+impl Buffer<'_, Ret> {
+    /// Fills the result, which is in host memory ([`handle`](crate::handle) was promised that) and has as many elements as
+    /// `values`.
+    ///
+    /// # Errors
+    /// The element type is not `T`, the number of elements differs, or the frame is malformed.
+    pub fn write<T: Element>(&self, values: &[T]) -> Result<(), Error> {
+        let target = self.host_elements::<T>()?;
+        let count = self.elements()?;
+        if count != values.len() {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!("the handler has {} values for a result of {self}, wanted {count}", values.len()),
+            ));
+        }
+        // SAFETY: as in `read`; a result is memory that the runtime lets its handler write, and no slice of the
+        // handler's overlaps with it, because this crate hands out none.
+        unsafe { core::ptr::copy_nonoverlapping(values.as_ptr(), target, count) };
+        Ok(())
+    }
+}
+
+impl<R: Role> fmt::Display for Buffer<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "type {} of xla::PrimitiveType, dimensions {:?}", self.buffer.dtype, self.dims())
     }
 }
 
 mod sealed {
-    pub trait Sealed {}
+    use crate::ffi;
+
+    pub trait Element {}
+
+    pub trait Role {
+        /// For messages: what each is, and the C struct that lists them.
+        const NAME: &str;
+        const LIST: &str;
+        const LIST_END: usize;
+    }
+
+    impl Role for super::Arg {
+        const NAME: &str = "operand";
+        const LIST: &str = "XLA_FFI_Args";
+        const LIST_END: usize = ffi::Args::END;
+    }
+
+    impl Role for super::Ret {
+        const NAME: &str = "result";
+        const LIST: &str = "XLA_FFI_Rets";
+        const LIST_END: usize = ffi::Rets::END;
+    }
 }
 
 /// A Rust type with the same bits as an XLA element type.
-pub trait Element: Copy + sealed::Sealed {
+pub trait Element: Copy + sealed::Element {
     /// Its value of `xla::PrimitiveType`.
     const DTYPE: i32;
 }
 
 macro_rules! elements {
     ($($type:ty = $dtype:literal),*) => {
-        $(impl sealed::Sealed for $type {}
+        $(impl sealed::Element for $type {}
         impl Element for $type {
             const DTYPE: i32 = $dtype;
         })*

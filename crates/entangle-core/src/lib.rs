@@ -32,6 +32,6 @@ pub mod mock;
 mod pass_through;
 
 pub use boundary::{Traits, handle};
-pub use call::{Buffer, Buffers, Call, Element};
+pub use call::{Arg, Buffer, Buffers, Call, Element, Ret, Role};
 pub use error::{Code, Error};
 pub use pass_through::pass_through;

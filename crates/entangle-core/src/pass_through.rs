@@ -1,6 +1,6 @@
 //! The body of `entangle`.
 
-use crate::call::{Buffer, Call};
+use crate::call::{Arg, Buffer, Call, Ret};
 use crate::error::{Code, Error, Silent};
 
 /// `XLA_FFI_DataType_TOKEN`: a value that is there to be depended on, and has no bytes.
@@ -62,7 +62,7 @@ fn look_closer(call: &Call<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn not_aliased(leaf: usize, leaves: usize, operand: Buffer<'_>, result: Buffer<'_>) -> Result<(), Error> {
+fn not_aliased(leaf: usize, leaves: usize, operand: Buffer<'_, Arg>, result: Buffer<'_, Ret>) -> Result<(), Error> {
     // Buffers without elements and XLA tokens need no memory, and XLA gives them any.
     if result.elements()? == 0 || result.dtype() == TOKEN {
         return Ok(());

@@ -5,7 +5,7 @@
 
 use core::ffi::c_void;
 
-use entangle_core::{Buffer, Call, Code, Element, Error, Traits, ffi, handle};
+use entangle_core::{Buffer, Call, Code, Element, Error, Role, Traits, ffi, handle};
 use entangle_slots::device::{self, Pool};
 
 use crate::stream;
@@ -69,7 +69,7 @@ fn enqueue_write(call: &Call<'_>) -> Result<(), Error> {
 }
 
 /// The address of a scalar of that type.
-fn scalar<T: Element>(what: &str, buffer: Buffer<'_>) -> Result<*mut c_void, Error> {
+fn scalar<T: Element>(what: &str, buffer: Buffer<'_, impl Role>) -> Result<*mut c_void, Error> {
     if buffer.dtype() == T::DTYPE && buffer.dims().is_empty() && !buffer.data().is_null() {
         return Ok(buffer.data());
     }
