@@ -12,24 +12,33 @@ pub struct Stream(sys::CUstream);
 
 impl Stream {
     /// The stream at that address.
+    ///
+    /// # Safety
+    /// It is a stream of this process's driver and lives for as long as this value does, as those that XLA gives to a
+    /// handler do while the handler runs.
     #[must_use]
-    pub fn new(stream: NonNull<c_void>) -> Self {
+    pub unsafe fn new(stream: NonNull<c_void>) -> Self {
         Self(stream.as_ptr().cast())
     }
 
-    /// The driver, with a context on this thread: without one it refuses copies.
-    fn driver(&self) -> Result<(), String> {
+    /// Calls the driver with the stream's own context on this thread, which may have none, or that of another device.
+    /// None of the three calls around it is work of the stream, so all of it may happen while the stream is captured.
+    fn in_context<R>(&self, call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
         open()?;
-        if result::ctx::get_current().map_err(|error| failed("cuCtxGetCurrent", error))?.is_none() {
-            let mut context = core::ptr::null_mut();
-            // SAFETY: XLA gave this stream, which outlives the call.
-            unsafe { sys::cuStreamGetCtx(self.0, &raw mut context) }
-                .result()
-                .map_err(|error| failed("cuStreamGetCtx", error))?;
-            // SAFETY: the context of a living stream.
-            unsafe { result::ctx::set_current(context) }.map_err(|error| failed("cuCtxSetCurrent", error))?;
-        }
-        Ok(())
+        let mut context = core::ptr::null_mut();
+        // SAFETY: the stream lives (`Stream::new`).
+        unsafe { sys::cuStreamGetCtx(self.0, &raw mut context) }
+            .result()
+            .map_err(|error| failed("cuStreamGetCtx", error))?;
+        // SAFETY: the context of a living stream.
+        unsafe { sys::cuCtxPushCurrent_v2(context) }.result().map_err(|error| failed("cuCtxPushCurrent", error))?;
+        let outcome = call();
+        let mut popped = core::ptr::null_mut();
+        // SAFETY: takes off what was just put on; the thread's own context is current again.
+        let restored = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }.result();
+        let value = outcome?;
+        restored.map_err(|error| failed("cuCtxPopCurrent", error))?;
+        Ok(value)
     }
 }
 
@@ -55,51 +64,56 @@ fn failed(function: &str, error: DriverError) -> String {
     format!("{function} failed: {error}")
 }
 
-// SAFETY: CUDA's streams run in order; memory allocated here is never freed.
+// SAFETY: CUDA's streams run in order, and so do the launches of a graph; memory allocated here is never freed.
 unsafe impl device::Stream for Stream {
     fn allocate(&self, bytes: usize) -> Result<NonNull<c_void>, String> {
-        self.driver()?;
-        // Allocation is refused while a stream of this thread is captured, unless the thread says that it means it.
-        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the pointer is to a mode, which is exchanged for the thread's own.
-        let exchange = |mode: &mut _| unsafe { sys::cuThreadExchangeStreamCaptureMode(mode) }.result();
-        exchange(&mut mode).map_err(|error| failed("cuThreadExchangeStreamCaptureMode", error))?;
-        // SAFETY: the memory is never freed.
-        let memory = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
-        exchange(&mut mode).map_err(|error| failed("cuThreadExchangeStreamCaptureMode", error))?;
-        let memory = memory.map_err(|error| failed("cuMemHostAlloc", error))?;
-        NonNull::new(memory).ok_or_else(|| "cuMemHostAlloc gave a null pointer".into())
+        self.in_context(|| {
+            // Allocation is refused while a stream of this thread is captured, unless the thread says that it means it.
+            let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            // SAFETY: the pointer is to a mode, which is exchanged for the thread's own.
+            let exchange = |mode: &mut _| unsafe { sys::cuThreadExchangeStreamCaptureMode(mode) }.result();
+            exchange(&mut mode).map_err(|error| failed("cuThreadExchangeStreamCaptureMode", error))?;
+            // SAFETY: the memory is never freed.
+            let memory = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+            exchange(&mut mode).map_err(|error| failed("cuThreadExchangeStreamCaptureMode", error))?;
+            let memory = memory.map_err(|error| failed("cuMemHostAlloc", error))?;
+            NonNull::new(memory).ok_or_else(|| "cuMemHostAlloc gave a null pointer".into())
+        })
     }
 
     unsafe fn copy_to_host(&self, to: NonNull<c_void>, from: *const c_void, bytes: usize) -> Result<(), String> {
-        self.driver()?;
-        // SAFETY: the caller's contract.
-        unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_ptr(), from.addr() as sys::CUdeviceptr, bytes, self.0) }
-            .result()
-            .map_err(|error| failed("cuMemcpyDtoHAsync", error))
+        self.in_context(|| {
+            // SAFETY: the caller's contract.
+            unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_ptr(), from.addr() as sys::CUdeviceptr, bytes, self.0) }
+                .result()
+                .map_err(|error| failed("cuMemcpyDtoHAsync", error))
+        })
     }
 
     unsafe fn copy_to_device(&self, to: *mut c_void, from: NonNull<c_void>, bytes: usize) -> Result<(), String> {
-        self.driver()?;
-        // SAFETY: the caller's contract.
-        unsafe { sys::cuMemcpyHtoDAsync_v2(to.addr() as sys::CUdeviceptr, from.as_ptr(), bytes, self.0) }
-            .result()
-            .map_err(|error| failed("cuMemcpyHtoDAsync", error))
+        self.in_context(|| {
+            // SAFETY: the caller's contract.
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to.addr() as sys::CUdeviceptr, from.as_ptr(), bytes, self.0) }
+                .result()
+                .map_err(|error| failed("cuMemcpyHtoDAsync", error))
+        })
     }
 
     unsafe fn call(&self, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> Result<(), String> {
-        self.driver()?;
-        // SAFETY: the caller's contract.
-        unsafe { sys::cuLaunchHostFunc(self.0, Some(function), data) }
-            .result()
-            .map_err(|error| failed("cuLaunchHostFunc", error))
+        self.in_context(|| {
+            // SAFETY: the caller's contract.
+            unsafe { sys::cuLaunchHostFunc(self.0, Some(function), data) }
+                .result()
+                .map_err(|error| failed("cuLaunchHostFunc", error))
+        })
     }
 
     fn is_captured(&self) -> Result<bool, String> {
-        self.driver()?;
-        // SAFETY: XLA gave this stream, which outlives the call.
-        let status =
-            unsafe { result::stream::is_capturing(self.0) }.map_err(|error| failed("cuStreamIsCapturing", error))?;
-        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        self.in_context(|| {
+            // SAFETY: the stream lives (`Stream::new`).
+            let status = unsafe { result::stream::is_capturing(self.0) }
+                .map_err(|error| failed("cuStreamIsCapturing", error))?;
+            Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        })
     }
 }

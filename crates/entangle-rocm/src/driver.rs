@@ -17,8 +17,12 @@ pub struct Stream(NonNull<c_void>);
 
 impl Stream {
     /// The stream at that address.
+    ///
+    /// # Safety
+    /// It is a stream of this process's HIP and lives for as long as this value does, as those that XLA gives to a
+    /// handler do while the handler runs.
     #[must_use]
-    pub fn new(stream: NonNull<c_void>) -> Self {
+    pub unsafe fn new(stream: NonNull<c_void>) -> Self {
         Self(stream)
     }
 }
@@ -119,7 +123,11 @@ unsafe fn failed(text_of: unsafe extern "C" fn(c_int) -> *const c_char, function
     format!("{function} failed: {text} (status {status})")
 }
 
-// SAFETY: HIP's streams run in order; memory allocated here is never freed.
+// Unlike CUDA's driver, HIP has no context to choose first: a stream knows its device, what is enqueued on it goes there
+// whichever device is the thread's current one, and portable memory is every device's. (`hipStreamGetDevice`, which would
+// be needed to choose, is younger than the ROCm 5.3 that is enough here.)
+//
+// SAFETY: HIP's streams run in order, and so do the launches of a graph; memory allocated here is never freed.
 unsafe impl device::Stream for Stream {
     fn allocate(&self, bytes: usize) -> Result<NonNull<c_void>, String> {
         let hip = hip()?;
@@ -160,7 +168,7 @@ unsafe impl device::Stream for Stream {
     fn is_captured(&self) -> Result<bool, String> {
         let hip = hip()?;
         let mut status = CAPTURE_STATUS_NONE;
-        // SAFETY: XLA gave this stream, which outlives the call.
+        // SAFETY: the stream lives (`Stream::new`).
         let answer = unsafe { (hip.hipStreamIsCapturing)(self.0.as_ptr(), &raw mut status) };
         hip.check("hipStreamIsCapturing", answer)?;
         Ok(status != CAPTURE_STATUS_NONE)
