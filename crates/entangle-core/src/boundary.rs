@@ -110,14 +110,16 @@ unsafe fn metadata_query(mut extension: *mut ffi::Extension) -> Option<*mut ffi:
 /// # Safety
 /// `metadata` is null or points to a writable struct as long as its `struct_size`.
 unsafe fn write_metadata(metadata: *mut ffi::Metadata, traits: Traits) -> Result<(), Error> {
-    // SAFETY: the caller's contract; the reference ends before the struct is written.
+    // SAFETY: the caller's contract; nothing is read through the reference, and it ends here.
     unsafe { open::<_, Error>(metadata.cast_const()) }.map(|_: &ffi::Metadata| ())?;
     let (major, minor) = ffi::API_VERSION;
-    // SAFETY: not null, aligned and long enough (just checked); writable by the caller's contract.
-    let metadata = unsafe { &mut *metadata };
-    metadata.api_version.major_version = major;
-    metadata.api_version.minor_version = minor;
-    metadata.traits = traits.0;
+    // SAFETY: not null, aligned and long enough (just checked); writable by the caller's contract. The runtime may have
+    // left the fields unset, so they are written in place and no reference is made.
+    unsafe {
+        (*metadata).api_version.major_version = major;
+        (*metadata).api_version.minor_version = minor;
+        (*metadata).traits = traits.0;
+    }
     Ok(())
 }
 
