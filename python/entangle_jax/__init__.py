@@ -17,22 +17,34 @@ from entangle_jax._leaves import OrderingWarning
 from entangle_jax._native import __version__
 
 if TYPE_CHECKING:
+    from entangle_jax import testing
     from entangle_jax._audit import RaceError, Report, audit
     from entangle_jax._handle import Handle
 
 _registration.register()
 
-__all__ = ["Handle", "OrderingWarning", "RaceError", "Report", "__version__", "audit", "entangle", "export_checks"]
+__all__ = [
+    "Handle",
+    "OrderingWarning",
+    "RaceError",
+    "Report",
+    "__version__",
+    "audit",
+    "entangle",
+    "export_checks",
+    "testing",
+]
 
 
 # Imported when they are used, so that no program pays for what it does not need.
-_LATER = {"Handle": "_handle", "RaceError": "_audit", "Report": "_audit", "audit": "_audit"}
+_LATER = {"Handle": "_handle", "RaceError": "_audit", "Report": "_audit", "audit": "_audit", "testing": "testing"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_LATER[name]}")
+    value = module if name == _LATER[name] else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -1,12 +1,12 @@
 """The public function: from pytrees to one native call and back."""
 
 import threading
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 
 from entangle_jax import _private
-from entangle_jax._leaves import Operands, path_of, sort_leaves
+from entangle_jax._leaves import Operands, OrderingWarning, is_there_already, path_of, sort_leaves
 from entangle_jax._primitive import entangle_p
 
 P = TypeVar("P")
@@ -54,8 +54,10 @@ def entangle(payload: P, *witnesses: Any) -> P:
         return payload
     if not _private.trace_state_clean():
         return _call(sort_leaves(payload, witnesses, warn=True))
+    if not (made := tuple(witness for witness in witnesses if not is_there_already(witness))):
+        return _call(sort_leaves(payload, witnesses, warn=True))
     try:
-        result = _eager(payload, witnesses)
+        result = _eager(payload, made)
     except (TypeError, ValueError, jax.errors.UnexpectedTracerError) as error:
         _explain(payload, witnesses, error)
         # A jitted function does not take objects with `__jax_array__`, nor trees whose structure has no hash.
@@ -63,7 +65,11 @@ def entangle(payload: P, *witnesses: Any) -> P:
     if _traced.fresh:
         # Traced for the first time: only now is it worth the time to look at what was passed.
         _traced.fresh = False
-        sort_leaves(payload, witnesses, warn=True)
+        try:
+            sort_leaves(payload, witnesses, warn=True)
+        except OrderingWarning:  # as an error: the next call is to raise it too
+            cast("Any", _eager).clear_cache()
+            raise
     return result
 
 

@@ -24,6 +24,7 @@ which is why a token should be the small array that names the object.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -110,6 +111,7 @@ class Handle(Generic[T]):
         Warns:
           OrderingWarning: this handle is older than a write of the same object.
         """
+        _expect_callable("read", "fn", fn, "the function to call with the token")
         past = self._past_of("read", after_reads=False)
         result = fn(self.token, *args, **kwargs)
         _expect_result("read", fn, result)
@@ -140,6 +142,9 @@ class Handle(Generic[T]):
         Warns:
           OrderingWarning: this handle is older than another access of the same object.
         """
+        _expect_callable("write", "fn", fn, "the function to call with the token")
+        if token is not None:
+            _expect_callable("write", "token", token, "a function that takes the new token out of the result")
         past = self._past_of("write", after_reads=True)
         result = fn(self.fence, *args, **kwargs)
         _expect_result("write", fn, result)
@@ -157,24 +162,30 @@ class Handle(Generic[T]):
         return self.fence
 
     @overload
-    @staticmethod
-    def join(a: Handle[T1], b: Handle[T2], /) -> Handle[tuple[T1, T2]]: ...
+    def join(self: Handle[T1], b: Handle[T2], /) -> Handle[tuple[T1, T2]]: ...
     @overload
-    @staticmethod
-    def join(a: Handle[T1], b: Handle[T2], c: Handle[T3], /) -> Handle[tuple[T1, T2, T3]]: ...
+    def join(self: Handle[T1], b: Handle[T2], c: Handle[T3], /) -> Handle[tuple[T1, T2, T3]]: ...
     @overload
-    @staticmethod
-    def join(*handles: Handle[Any]) -> Handle[tuple[Any, ...]]: ...
-    @staticmethod
-    def join(*handles: Handle[Any]) -> Handle[Any]:
+    def join(self, *others: Handle[Any]) -> Handle[tuple[Any, ...]]: ...
+    def join(self, *others: Handle[Any]) -> Handle[Any]:
         """Make one handle of several, for calls that touch all of their objects; `split` takes it apart again.
+
+        `Handle.join(a, b, c)` and `a.join(b, c)` are the same.
 
         The token is the tuple of their tokens. Each of them is ordered after what happened to every one of the objects:
         a call that is given one token and reaches the other objects through it is in order too.
 
         Raises:
+          TypeError: one of them is no handle.
           ValueError: a handle is given twice.
         """
+        handles = (self, *others)
+        for i, handle in enumerate(handles):
+            if not isinstance(handle, Handle):
+                raise TypeError(
+                    f"entangle_jax.Handle.join: argument {i} is of type {type(handle).__name__}, wanted a Handle: "
+                    "`Handle.join(a, b)`."
+                )
         if len({id(handle) for handle in handles}) < len(handles):
             raise ValueError("entangle_jax.Handle.join: a handle is given twice; pass one handle for each object.")
         tokens, fences = tuple(handle.token for handle in handles), tuple(handle.fence for handle in handles)
@@ -191,14 +202,18 @@ class Handle(Generic[T]):
         """
         if not isinstance(self.token, tuple):
             raise TypeError(
-                f"entangle_jax.Handle.split: the token is a {type(self.token).__name__}, wanted a tuple: the handle is "
-                "not one that `Handle.join` made."
+                f"entangle_jax.Handle.split: the token is of type {type(self.token).__name__}, wanted a tuple: the "
+                "handle is not one that `Handle.join` made."
             )
         fences = cast("tuple[Any, ...]", self.fence)
         handles = tuple(Handle(token, fence) for token, fence in zip(self.token, fences, strict=True))
         if isinstance(self._past, Pasts):
             handles = tuple(_with_past(handle, past) for handle, past in zip(handles, self._past.parts, strict=True))
         return handles
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To pickle and copy: without its past, which belongs to this process."""
+        return {"token": self.token, "fence": self.fence}
 
     def _copies(self, new: Any) -> tuple[T, T]:
         """A new token and a copy of it, for the fence."""
@@ -231,6 +246,8 @@ def _with_past(handle: Handle[T], past: Past | Pasts) -> Handle[T]:
 
 
 def _arrays(token: Any) -> Any:
+    if isinstance(token, Handle):
+        raise TypeError("entangle_jax.Handle: the token is a Handle already.")
     leaves, treedef = jax.tree.flatten(token)
     if not leaves:
         raise TypeError(
@@ -247,9 +264,28 @@ def _arrays(token: Any) -> Any:
     return jax.tree.unflatten(treedef, leaves)
 
 
+def _expect_callable(access: str, argument: str, value: Any, wanted: str) -> None:
+    if not callable(value):
+        raise TypeError(
+            f"entangle_jax.Handle.{access}: `{argument}` is of type {type(value).__name__}, wanted {wanted}."
+        )
+
+
 def _expect_result(access: str, fn: Any, result: Any) -> None:
     if not any(isinstance(leaf, jax.Array) or is_token(leaf) for leaf in jax.tree.leaves(result)):
         raise TypeError(
             f"entangle_jax.Handle.{access}: {getattr(fn, '__name__', fn)} returned {result!r}, wanted at least one "
-            "array, since nothing can wait for a call without one. Return something that it computes, such as a status."
+            "jax array, since nothing can wait for a call without one. Return something that it computes, such as a "
+            "status."
         )
+
+
+# For `jax.export`: the token and the fence are all that there is. A second import of this module, as by
+# `importlib.reload`, finds the name taken, and the first class keeps it.
+with contextlib.suppress(ValueError):
+    jax.export.register_pytree_node_serialization(
+        Handle,
+        serialized_name="entangle_jax.Handle",
+        serialize_auxdata=lambda _: b"",
+        deserialize_auxdata=lambda _: (),
+    )

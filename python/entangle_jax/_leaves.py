@@ -61,7 +61,8 @@ def sort_leaves(payload: Any, witnesses: tuple[Any, ...], *, warn: bool) -> Oper
     shared: dict[int, None] = {}
     for i, leaf in enumerate(witness_leaves):
         if not _is_traced_or_on_device(leaf):
-            _array_of(leaf, "witness", witnesses, i)  # has no producer to wait for, but may be no array at all
+            if not is_there_already(leaf):
+                _array_of(leaf, "witness", witnesses, i)  # it may be no array at all
         elif (place := index.get(id(leaf))) is not None:
             shared[place] = None
         else:
@@ -95,6 +96,13 @@ def is_token(leaf: Any) -> bool:
 _HOST_VALUES = (bool, int, float, complex, np.generic, np.ndarray)
 
 
+def is_there_already(witness: Any) -> bool:
+    """Whether it is a value of the host, which nothing computes and nobody has to wait for."""
+    return isinstance(witness, _HOST_VALUES) and (
+        not isinstance(witness, np.generic | np.ndarray) or witness.dtype.kind in "biufc"
+    )
+
+
 def _array_of(leaf: Any, role: str, tree: Any, index: int) -> Any:
     """A value of the host as an array, as `jnp.asarray` makes it."""
     if isinstance(leaf, _HOST_VALUES):
@@ -116,6 +124,8 @@ def _array_of(leaf: Any, role: str, tree: Any, index: int) -> Any:
             "leave functions out; for an Equinox module, split off its arrays with "
             "`arrays, rest = eqx.partition(module, eqx.is_array)`, entangle `arrays`, and `eqx.combine` the two"
         )
+    elif hasattr(leaf, "__dict__"):
+        remedy += "; if it holds arrays, make its class a pytree, with `jax.tree_util.register_dataclass` for example"
     raise TypeError(f"entangle: {where} is {what}, wanted an array; {remedy}.")
 
 

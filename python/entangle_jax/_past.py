@@ -19,8 +19,14 @@ class _Access:
 
     line: str
     """Where it was made."""
-    write: _Access | None
-    """The last write that it is ordered after: itself, if it is one."""
+    after: _Access | None
+    """For a read, the last write that it is ordered after; for a write nothing, or the past would never end."""
+    writes: bool
+
+    @property
+    def write(self) -> _Access | None:
+        """The last write that what follows is ordered after."""
+        return self if self.writes else self.after
 
 
 @dataclass(eq=False, slots=True)
@@ -68,9 +74,9 @@ class Past:
     def then(self, *, writes: bool) -> Past:
         """The past of the handle that an access returns."""
         record = self.record
-        access = _Access(user_line(), self.last.write if self.last else None)
+        after = None if writes or self.last is None else self.last.write
+        access = _Access(user_line(), after, writes)
         if writes:
-            access.write = access
             record.write, record.last, record.stray = access, access, None
         elif record.last is self.last:
             record.last = access

@@ -71,9 +71,15 @@ def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, sha
         f"no native handler for {', '.join(platforms)}, so `jax.lax.optimization_barrier` stands in for it there. "
         "A compiler may remove that before it schedules: check the order of native calls in the compiled program"
     )
-    return mlir.lower_fun(lambda *values: jax.lax.optimization_barrier(values)[:n], multiple_results=True)(
-        ctx, *operands
-    )
+    # XLA tokens have no place in a barrier.
+    arrays = [i for i, aval in enumerate(ctx.avals_in) if aval is not _private.abstract_token]
+
+    def barrier(*values: Any) -> list[Any]:
+        results = dict(enumerate(values))
+        results.update(zip(arrays, jax.lax.optimization_barrier([values[i] for i in arrays]), strict=True))
+        return [results[i] for i in range(n)]
+
+    return mlir.lower_fun(barrier, multiple_results=True)(ctx, *operands)
 
 
 mlir.register_lowering(entangle_p, _lower_to_barrier)
@@ -89,15 +95,23 @@ def _batch(operands: Any, dims: Any, *, n: int, shared: tuple[int, ...]) -> Any:
 batching.primitive_batchers[entangle_p] = _batch
 
 
+def _after(out: Any, primals: Any, n: int, shared: tuple[int, ...]) -> list[Any]:
+    """What a derivative has to wait for: the witnesses, and the payload's other leaves.
+
+    Those as they come out, since the memory of the operands is that of the results now.
+    """
+    return [*primals[n:], *(out if n > 1 else (out[i] for i in shared))]
+
+
 # Forward mode: the tangent is ordered as the payload is. Zeros stay symbolic, and a witness has no derivative.
 def _jvp(primals: Any, tangents: Any, *, n: int, shared: tuple[int, ...]) -> Any:
     out = entangle_p.bind(*primals, n=n, shared=shared)
     tangents_out = list(tangents[:n])
     live = [i for i, tangent in enumerate(tangents_out) if type(tangent) is not ad.Zero]
     if live:
-        # A leaf that is a witness as well is waited for as it comes out: its operand's memory is the result's now.
-        witnesses = [*primals[n:], *(out[i] for i in shared)]
-        moved = entangle_p.bind(*(tangents_out[i] for i in live), *witnesses, n=len(live), shared=())
+        moved = entangle_p.bind(
+            *(tangents_out[i] for i in live), *_after(out, primals, n, shared), n=len(live), shared=()
+        )
         for i, tangent in zip(live, moved, strict=True):
             tangents_out[i] = tangent
     return out, tangents_out
@@ -110,7 +124,7 @@ ad.primitive_jvps[entangle_p] = _jvp
 def _jet(primals: Any, series: Any, *, n: int, shared: tuple[int, ...]) -> Any:
     out = entangle_p.bind(*primals, n=n, shared=shared)
     terms = [term for leaf in series[:n] for term in leaf]
-    moved = iter(entangle_p.bind(*terms, *primals[n:], *(out[i] for i in shared), n=len(terms), shared=()))
+    moved = iter(entangle_p.bind(*terms, *_after(out, primals, n, shared), n=len(terms), shared=()))
     return out, [[next(moved) for _ in leaf] for leaf in series[:n]]
 
 

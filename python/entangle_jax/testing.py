@@ -22,6 +22,7 @@ On a GPU the calls are made where they stand in the stream, or in the CUDA or HI
 asynchronously, and the host waits for nothing.
 """
 
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +31,8 @@ import jax.numpy as jnp
 from entangle_jax import _native, _private
 
 _private.register_exclusion(__file__)
+
+__all__ = ["READ_TARGET", "WRITE_TARGET", "Access", "log", "read", "reset", "slot", "write"]
 
 READ_TARGET = "entangle_testing_read"
 """The native target behind `read`: operand 0 is the token."""
@@ -55,8 +58,15 @@ def slot(index: int) -> jax.Array:
     """Return a token: an `int32` scalar that names a slot. Slots need not be made, they are there.
 
     Raises:
+      TypeError: `index` is not an integer.
       ValueError: `index` is negative or does not fit into 31 bits.
     """
+    try:
+        index = operator.index(index)
+    except TypeError as error:
+        raise TypeError(
+            f"entangle_jax.testing.slot: the index is of type {type(index).__name__}, wanted an int."
+        ) from error
     if not 0 <= index < 2**31:
         raise ValueError(f"entangle_jax.testing.slot: the index is {index}, wanted 0 to {2**31 - 1}.")
     return jnp.asarray(index, jnp.int32)
@@ -94,7 +104,10 @@ def write(token: jax.Array, value: Any, label: str | None = None) -> jax.Array:
       A token of the same value. Under `vmap` the call runs once for each element if the token or the value is
       batched, otherwise once.
     """
-    return _call(WRITE_TARGET, jnp.int32, [token, jnp.asarray(value, jnp.float32)], label, has_side_effect=True)
+    value = jnp.asarray(value, jnp.float32)
+    if value.shape != ():
+        raise TypeError(f"entangle_jax.testing.write: the value is {jax.typeof(value)}, wanted a scalar.")
+    return _call(WRITE_TARGET, jnp.int32, [token, value], label, has_side_effect=True)
 
 
 def reset(value: float = 0.0) -> None:
@@ -108,6 +121,10 @@ def log() -> tuple[Access, ...]:
 
 
 def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_side_effect: bool) -> jax.Array:
+    if hasattr(inputs[0], "fence"):
+        raise TypeError("entangle_jax.testing: the token is a Handle; pass this function to its `read` or `write`.")
+    if not isinstance(label, str | None):
+        raise TypeError(f"entangle_jax.testing: the label is of type {type(label).__name__}, wanted a str.")
     inputs = [jax.lax.stop_gradient(jnp.asarray(x)) for x in inputs]
     token = jax.typeof(inputs[0])
     if token.dtype != jnp.int32 or token.shape != ():

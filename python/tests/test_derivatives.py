@@ -3,6 +3,7 @@
 import sys
 import warnings
 
+import compiled
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,6 +111,17 @@ def test_numerical_derivatives_of_the_second_order():
 
 
 # What has no derivative, and what is zero.
+def test_a_tangent_waits_for_the_other_leaves_of_the_payload(slots):
+    """As the leaf itself does. The other leaf comes from a native read, and a write follows the tangent."""
+
+    def program(token, x):
+        other = slots.read(token, label="other")
+        _, tangent = jax.jvp(lambda b: entangle((other, b), W)[1], (x,), (x,))
+        return slots.write(entangle(token, tangent), 1.0, label="after")
+
+    assert "other" in compiled.paths(compiled.text(program, slots.slot(0), W))["after"]
+
+
 def test_integer_payloads_have_float0_tangents():
     tangent = np.zeros(3, jax.dtypes.float0)
     result, out = jax.jvp(lambda p, w: entangle(p, w), (jnp.arange(3), W), (tangent, W))

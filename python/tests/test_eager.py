@@ -25,6 +25,19 @@ def test_a_signature_is_traced_once():
     assert _eager._cache_size() - before == 2
 
 
+def test_a_witness_of_the_host_is_no_operand():
+    """It is there already: to compile for its shape, or to move it to a device, would be for nothing."""
+    before = _eager._cache_size()
+    for witness in (1, 2.0, True, 1j, np.float32(3), np.zeros(1_000), np.zeros((7, 3), np.int8)):
+        assert entangle(W, witness) == 1
+    assert _eager._cache_size() == before
+    x = jnp.ones(21)
+    entangle(x, W, np.zeros(5))
+    entangle(x, W, np.zeros(6), 7)
+    assert _eager._cache_size() == before + 1
+    assert type(entangle(3, 4)) is type(W)
+
+
 def test_under_vmap_and_grad_a_signature_is_compiled_once():
     compilations = []
     monitoring.register_event_duration_secs_listener(

@@ -1,5 +1,6 @@
 """What cannot be is an error that says where, what was found, what was wanted, and what to do."""
 
+import dataclasses
 import datetime
 
 import jax
@@ -61,6 +62,18 @@ def test_a_function_in_a_module_is_told_how_to_leave(function, how):
         with pytest.raises(
             TypeError, match=r"leave functions out; .*eqx\.partition\(module, eqx\.is_array\).*eqx\.combine"
         ):
+            call(how, lambda x, p=payload, w=witness: entangle(p, x, w))
+
+
+@dataclasses.dataclass
+class Unregistered:
+    weight: jax.Array
+
+
+@HOW
+def test_a_class_that_is_no_pytree_is_told_how_to_become_one(how):
+    for payload, witness in (((W, Unregistered(W)), W), (W, Unregistered(W))):
+        with pytest.raises(TypeError, match=r"test_errors.Unregistered, wanted an array; .*register_dataclass"):
             call(how, lambda x, p=payload, w=witness: entangle(p, x, w))
 
 

@@ -12,7 +12,7 @@ from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from entangle_jax import OrderingWarning, entangle, export_checks
+from entangle_jax import Handle, OrderingWarning, entangle, export_checks
 from entangle_jax.testing import READ_TARGET, WRITE_TARGET, read, slot, write
 
 SLOTS = [export.DisabledSafetyCheck.custom_call(target) for target in (READ_TARGET, WRITE_TARGET)]
@@ -123,6 +123,30 @@ def test_the_barrier_that_stands_in_keeps_values_and_structure():
         lowered = jax.jit(lambda p, w: entangle(p, w, p["a"])).trace({"a": 1.0, "b": jnp.ones(3)}, 2.0)
         text = lowered.lower(lowering_platforms=("tpu",)).as_text()
     assert text.count("optimization_barrier") == 1
+
+
+def test_xla_tokens_have_no_place_in_the_barrier_that_stands_in():
+    def program(x):
+        token, y = entangle((jax.lax.create_token(0.0), x), x + 1)
+        return entangle(y, token, x)
+
+    with pytest.warns(OrderingWarning):
+        text = jax.jit(program).trace(1.0).lower(lowering_platforms=("tpu",)).as_text()
+    assert text.count("optimization_barrier") == 2
+
+
+def test_a_handle_is_an_argument_and_a_result_of_an_exported_program(slots):
+    def program(handle):
+        value, handle = handle.read(read)
+        _, handle = handle.write(write, value + 1)
+        return value, handle
+
+    loaded = round_trip(program, Handle(slot(0)))
+    handle = Handle(slot(0))
+    for expected in (0, 1, 2):
+        value, handle = loaded.call(handle)
+        assert value == expected
+    assert isinstance(handle, Handle)
 
 
 def test_nothing_of_this_process_is_in_an_exported_program():

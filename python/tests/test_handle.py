@@ -1,7 +1,10 @@
 """`Handle`: order by construction, a pytree like any other, and a warning for a handle that is used twice."""
 
+import copy
 import functools
+import gc
 import inspect
+import pickle
 import warnings
 
 import handle_checks
@@ -12,7 +15,7 @@ import pytest
 from handle_checks import HAZARDS, TARGETS, check_hazard, two_devices, write
 from jax.ad_checkpoint import checkpoint_name
 
-from entangle_jax import Handle, OrderingWarning, audit, testing
+from entangle_jax import Handle, OrderingWarning, _past, audit, testing
 
 
 def name_of(check):
@@ -321,7 +324,7 @@ def test_a_result_without_arrays_is_an_error(transform, access, result):
     def callee(token):
         return result
 
-    with pytest.raises(TypeError, match=rf"Handle\.{access}: callee returned .*, wanted at least one array"):
+    with pytest.raises(TypeError, match=rf"Handle\.{access}: callee returned .*, wanted at least one jax array"):
         transform(lambda handle: getattr(handle, access)(callee)[1])(Handle(0))
 
 
@@ -331,6 +334,47 @@ def test_a_result_without_arrays_is_an_error(transform, access, result):
 def test_a_new_token_unlike_the_old_one_is_an_error(new):
     with pytest.raises(TypeError, match=r"Handle\.write: the new token is .*, wanted one like the old one, int32\[\]"):
         Handle(0).write(testing.write, 1.0, token=new)
+
+
+def test_arguments_that_cannot_be_are_named():
+    handle = Handle(testing.slot(0))
+    for access in (handle.read, handle.write):
+        with pytest.raises(TypeError, match=r"`fn` is of type float, wanted the function to call with the token"):
+            access(1.0)
+    with pytest.raises(TypeError, match=r"`token` is of type int, wanted a function that takes the new token"):
+        handle.write(testing.write, 1.0, token=1)
+    with pytest.raises(TypeError, match="the token is a Handle already"):
+        Handle(handle)
+    for join in (lambda: Handle.join(handle, 1), lambda: handle.join([handle])):
+        with pytest.raises(TypeError, match=r"Handle\.join: argument 1 is of type (int|list), wanted a Handle"):
+            join()
+
+
+def test_join_may_be_called_on_the_first_of_them():
+    joined = Handle(testing.slot(0)).join(Handle(testing.slot(1)), Handle(testing.slot(2)))
+    assert [int(token) for token in joined.token] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("again", [lambda h: pickle.loads(pickle.dumps(h)), copy.copy, copy.deepcopy])
+def test_a_handle_that_was_used_can_be_pickled_and_copied(again, slots):
+    _, handle = Handle(testing.slot(0)).write(testing.write, 1.0)
+    handle = again(handle)
+    value, handle = handle.read(testing.read)
+    assert value == 1
+    handle.write(testing.write, 2.0)
+
+
+def test_what_is_known_of_a_handles_past_is_freed_without_the_cyclic_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        handle = Handle(testing.slot(0))
+        for value in range(20):
+            _, handle = handle.write(testing.write, value)
+            _, handle = handle.read(testing.read)
+        assert sum(isinstance(each, _past._Access) for each in gc.get_objects()) <= 2
+    finally:
+        gc.enable()
 
 
 def test_joining_a_handle_with_itself_is_an_error():
@@ -347,7 +391,7 @@ def test_what_was_joined_is_split_as_well_where_its_past_is_not_known():
 
 
 def test_splitting_what_was_not_joined_is_an_error():
-    with pytest.raises(TypeError, match=r"Handle\.split: the token is a .*, wanted a tuple"):
+    with pytest.raises(TypeError, match=r"Handle\.split: the token is of type ArrayImpl, wanted a tuple"):
         Handle(0).split()
 
 

@@ -42,6 +42,22 @@ def test_a_slot_that_cannot_be_is_an_error(index):
         slot(index)
 
 
+def test_the_index_of_a_slot_is_an_integer():
+    assert [slot(index) for index in (3, np.uint8(3), jnp.int32(3), True)] == [3, 3, 3, 1]
+    for index in ("a", None, 1.5, jnp.float32(1)):
+        with pytest.raises(TypeError, match=r"the index is of type \w+, wanted an int"):
+            slot(index)
+
+
+def test_other_mistakes_are_told_where_they_are_made():
+    with pytest.raises(TypeError, match=r"the value is float32\[3\], wanted a scalar"):
+        write(slot(0), jnp.ones(3))
+    with pytest.raises(TypeError, match="the label is of type int, wanted a str"):
+        read(slot(0), label=3)
+    with pytest.raises(TypeError, match="the token is a Handle; pass this function to its `read` or `write`"):
+        read(entangle_jax.Handle(slot(0)))
+
+
 @pytest.mark.parametrize("token", [jnp.float32(1), jnp.uint8(1), 1.0, jnp.arange(2)])
 def test_a_token_of_the_wrong_type_is_an_error(token):
     for access in (read, lambda token: write(token, 1.0)):

@@ -88,6 +88,22 @@ def test_users_may_make_it_an_error():
             jax.jit(lambda x: entangle(x, None))(W)
 
 
+def test_as_an_error_it_is_raised_each_time_outside_of_jit():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OrderingWarning)
+        for _ in range(3):
+            with pytest.raises(OrderingWarning, match="has no elements"):
+                entangle(W, jnp.zeros((0, 103)))
+
+
+def test_a_witness_of_the_host_does_not_use_up_the_warning_of_an_array_of_its_shape():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OrderingWarning)
+        entangle(W, np.zeros((0, 104), np.float32))
+    with pytest.warns(OrderingWarning, match="has no elements"):
+        entangle(W, jnp.zeros((0, 104), jnp.float32))
+
+
 def test_no_platform_handler_warns_once_for_all_calls_of_a_program_at_the_users_line():
     def f(x):
         for _ in range(3):
