@@ -22,13 +22,19 @@ tools() {
     local wanted="uv==0.9.* maturin>=1.9,<2 ziglang==0.15.* cmake>=3.28,<5 ninja>=1.11"
     if [ "$(cat "$envs/tools/.holds" 2>/dev/null)" != "$wanted" ]; then
         say "tools: $wanted"
-        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "$python is older than Python 3.11; set PYTHON"
+        check_python "$python"
         "$python" -m venv --clear "$envs/tools"
         # shellcheck disable=SC2086 # one requirement a word
         "$envs/tools/$scripts/python" -m pip install --quiet $wanted
         printf '%s' "$wanted" >"$envs/tools/.holds"
     fi
     export PATH="$envs/tools/$scripts:$PATH"
+}
+
+# check_python INTERPRETER: fail if it is not there or too old.
+check_python() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+        die "'$1' is no Python 3.11 or newer; set PYTHON to one"
 }
 
 # environment NAME PYTHON REQUIREMENT...: make `.env/NAME` hold exactly that. Its programs are in `.env/NAME/$scripts`.
@@ -38,6 +44,7 @@ environment() {
     tools
     if [ "$(cat "$envs/$name/.holds" 2>/dev/null)" != "$interpreter $*" ]; then
         say "environment $name: $*"
+        check_python "$interpreter"
         rm -rf "${envs:?}/$name"
         uv venv --quiet --no-project --python "$interpreter" "$envs/$name"
         uv pip install --quiet --python "$envs/$name" "$@"
