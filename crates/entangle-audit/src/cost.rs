@@ -174,7 +174,7 @@ impl Audit {
         if self.dependence.outputs.contains(&source) {
             return CopyReason::StillUsed { by: "the result".into() };
         }
-        let other = self.dependence.graph.edges_directed(source, Outgoing).map(|edge| edge.target());
+        let other = self.users_of(source);
         if let Some(user) = other.filter(|&user| user != copy && !self.leads_only_to(user, copy)).last() {
             return CopyReason::StillUsed { by: self.name(user) };
         }
@@ -183,8 +183,7 @@ impl Audit {
 
     /// A bitcast or the start of the copy itself.
     fn leads_only_to(&self, user: Node, copy: Node) -> bool {
-        matches!(self.opcode(user), Opcode::Bitcast | Opcode::CopyStart)
-            && self.dependence.graph.neighbors_directed(user, Outgoing).all(|next| next == copy)
+        matches!(self.opcode(user), Opcode::Bitcast | Opcode::CopyStart) && self.users_of(user).all(|next| next == copy)
     }
 
     /// Follows a value back to the instruction that filled its buffer.
@@ -204,14 +203,20 @@ impl Audit {
         }
     }
 
+    /// The nodes that use a value, without those that were only asked to wait for it.
+    fn users_of(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
+        let edges = self.dependence.graph.edges_directed(node, Outgoing);
+        edges.filter(|edge| *edge.weight() != Edge::Control).map(|edge| edge.target())
+    }
+
     /// The instructions that use what a call returns.
     fn users(&self, call: Node) -> Vec<Node> {
         let graph = &self.dependence.graph;
         let mut users = Vec::new();
-        let mut open: Vec<Node> = graph.neighbors_directed(call, Outgoing).collect();
+        let mut open: Vec<Node> = self.users_of(call).collect();
         while let Some(node) = open.pop() {
             if graph[node].rule == Rule::Leaf || self.opcode(node) == Opcode::Bitcast {
-                open.extend(graph.neighbors_directed(node, Outgoing));
+                open.extend(self.users_of(node));
             } else {
                 users.push(node);
             }

@@ -58,8 +58,10 @@ pub(crate) struct Instruction {
     pub(crate) called: Vec<usize>,
     /// The parameter's number, or the tuple element's.
     pub(crate) number: usize,
-    /// Start and limit of a slice, one pair a dimension.
-    pub(crate) slice: Vec<(i64, i64)>,
+    /// Of a slice, one for each dimension.
+    pub(crate) slice: Vec<Steps>,
+    /// Of an `iota`, the dimension along which it counts.
+    pub(crate) counts_along: Option<usize>,
     /// The constant's `LiteralProto`.
     pub(crate) literal: Vec<u8>,
     pub(crate) target: String,
@@ -71,6 +73,14 @@ pub(crate) struct Instruction {
     pub(crate) op_name: String,
     source: (String, u32),
     stack_frame: usize,
+}
+
+/// The places `start`, `start + stride`, and so on, below `limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Steps {
+    pub(crate) start: i64,
+    pub(crate) limit: i64,
+    pub(crate) stride: i64,
 }
 
 /// What the audit tells apart. Every operation not named here is `Other`: each of its results depends on all its operands.
@@ -93,17 +103,79 @@ pub(crate) enum Opcode {
     Copy,
     CopyStart,
     Bitcast,
+    /// The elements stay in their order.
+    Reshape,
     Transpose,
     Slice,
     /// `dynamic-slice` and `gather`: the result is picked out of operand 0.
     Pick,
     /// `dynamic-update-slice`: operand 0 with operand 1 put into it.
     Update,
+    /// As `Update`, with operands of which one is the places.
+    Scatter,
+    /// Elements of the operands at other places: `reverse`, `broadcast`, `pad`, `concatenate`, `sort`.
+    Move,
+    /// 0, 1, 2 and so on.
+    Iota,
+    /// The number of the device.
+    DeviceNumber,
     Select,
+    Convert,
+    /// Element by element.
+    Elementwise,
     Compare,
     Collective,
     Other,
 }
+
+/// Operations that compute each element of the result from the elements at its place alone.
+const ELEMENTWISE: [&str; 45] = [
+    "abs",
+    "add",
+    "and",
+    "atan2",
+    "bitcast-convert",
+    "cbrt",
+    "ceil",
+    "clamp",
+    "complex",
+    "cosine",
+    "count-leading-zeros",
+    "divide",
+    "erf",
+    "exponential",
+    "exponential-minus-one",
+    "floor",
+    "imag",
+    "is-finite",
+    "log",
+    "log-plus-one",
+    "logistic",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negate",
+    "not",
+    "or",
+    "popcnt",
+    "power",
+    "real",
+    "reduce-precision",
+    "remainder",
+    "round-nearest-afz",
+    "round-nearest-even",
+    "rsqrt",
+    "shift-left",
+    "shift-right-arithmetic",
+    "shift-right-logical",
+    "sign",
+    "sine",
+    "sqrt",
+    "subtract",
+    "tan",
+    "tanh",
+    "xor",
+];
 
 impl Opcode {
     fn parse(opcode: &str) -> Self {
@@ -123,12 +195,19 @@ impl Opcode {
             "copy" | "copy-done" => Self::Copy,
             "copy-start" => Self::CopyStart,
             "bitcast" => Self::Bitcast,
+            "reshape" => Self::Reshape,
             "transpose" => Self::Transpose,
             "slice" => Self::Slice,
             "dynamic-slice" | "gather" => Self::Pick,
             "dynamic-update-slice" => Self::Update,
+            "scatter" => Self::Scatter,
+            "reverse" | "broadcast" | "pad" | "concatenate" | "sort" => Self::Move,
+            "iota" => Self::Iota,
+            "partition-id" | "replica-id" => Self::DeviceNumber,
             "select" => Self::Select,
+            "convert" => Self::Convert,
             "compare" => Self::Compare,
+            _ if ELEMENTWISE.contains(&opcode) => Self::Elementwise,
             _ if ["all-", "collective-", "reduce-scatter", "ragged-all-to-all"]
                 .iter()
                 .any(|start| opcode.starts_with(start)) =>
@@ -209,6 +288,26 @@ impl Shape {
     /// No element: XLA puts a constant in its place before the program runs.
     pub(crate) fn has_no_elements(&self) -> bool {
         self.dimensions.contains(&0)
+    }
+
+    /// Whether the elements' type holds each integer from 0 to 127.
+    pub(crate) fn holds_numbers_of_a_byte(&self) -> bool {
+        // Of XLA's `PrimitiveType`: s8 to s64, u8 to u64, f16, f32, f64.
+        (2..=12).contains(&self.element_type)
+    }
+
+    /// How many elements an array has.
+    pub(crate) fn count(&self) -> usize {
+        self.dimensions.iter().fold(1, |count: usize, &size| count.saturating_mul(size.try_into().unwrap_or(0)))
+    }
+
+    /// Whether the elements lie in memory in the order of their places.
+    pub(crate) fn is_row_major(&self) -> bool {
+        let long = |dimension: &&i64| {
+            let size = usize::try_from(**dimension).ok().and_then(|dimension| self.dimensions.get(dimension));
+            size != Some(&1)
+        };
+        self.minor_to_major.iter().filter(long).is_sorted_by(|a, b| a > b)
     }
 
     /// The bytes of all leaves, without padding.
@@ -513,7 +612,12 @@ fn check_instruction(
         control_predecessors,
         called,
         number,
-        slice: proto.slice_dimensions.iter().map(|d| (d.start, d.limit)).collect(),
+        slice: proto
+            .slice_dimensions
+            .iter()
+            .map(|d| Steps { start: d.start, limit: d.limit, stride: d.stride.max(1) })
+            .collect(),
+        counts_along: proto.dimensions.first().and_then(|&dimension| dimension.try_into().ok()),
         literal: proto.literal.unwrap_or_default(),
         target: proto.custom_call_target,
         aliases,

@@ -104,6 +104,46 @@ impl Audit {
         orders.into_iter().map(|(site, order)| (self.loop_name(site), order)).collect()
     }
 
+    /// Whether a data path leads from each call of `firsts` to each of `seconds`, in any number of them: what [`Self::order`] says of each
+    /// pair, and [`Self::order_in_later_iterations`] if `later_iteration`, without the paths. `None` if there is no such pair: none with a
+    /// loop around both.
+    ///
+    /// # Panics
+    /// There is no such call.
+    #[must_use]
+    pub fn all_ordered(&self, firsts: &[usize], seconds: &[usize], later_iteration: bool) -> Option<bool> {
+        let mut firsts: Vec<u32> = firsts.iter().map(|&call| id(call)).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        let wanted: HashSet<u32> = seconds.iter().map(|&call| id(call)).collect();
+        let mut pairs = false;
+        for calls in firsts.chunks(BLOCK) {
+            let block = Block(calls);
+            let values = reached(&self.dependence, block, self.dependence.last()?, false);
+            let all = u64::MAX >> (u64::BITS as usize - calls.len());
+            let ordered = |first: u64, second: Node| values.at(second) & first == first;
+            let open = if later_iteration {
+                let later = self.dependence.later.iter().filter(|later| wanted.contains(&later.call));
+                later
+                    .map(|later| (block.mask(&self.dependence.loops[later.site as usize].calls), later.node))
+                    .filter(|(first, _)| *first != 0)
+                    .inspect(|_| pairs = true)
+                    .any(|(first, second)| !ordered(first, second))
+            } else {
+                pairs |= !wanted.is_empty();
+                // No call comes after itself in one run.
+                let after = |second: u32| {
+                    block.mask(&(second..second + 1)) == 0 && ordered(all, self.dependence.calls[second as usize].node)
+                };
+                wanted.iter().any(|&second| !after(second))
+            };
+            if open {
+                return Some(false);
+            }
+        }
+        pairs.then_some(true)
+    }
+
     /// Every pair of native calls that touch one handle, at least one of them writing, without a data path either way.
     #[must_use]
     pub fn races(&self) -> Races {
@@ -112,30 +152,21 @@ impl Audit {
     }
 
     pub(crate) fn all_races(&self) -> Races {
-        let mut same_run = Vec::new();
-        let mut later_run = Vec::new();
-        let mut races = Races::default();
+        let (mut same_run, mut later_run) = (Vec::new(), Vec::new());
+        // A pair is told once, and where it races in one run: two calls that race in one iteration race in the next one too. That they
+        // race in one run is found first, at the block of the one that is listed first.
+        let mut told = Pairs::default();
         let _ = self.each_open(false, |open| {
-            let list = if open.later_iteration_of.is_some() { &mut later_run } else { &mut same_run };
-            if list.len() < MAX_RACES {
-                list.push(open);
-            } else {
-                races.more += 1;
+            if told.insert(open.first, open.second) {
+                let list = if open.later_iteration_of.is_some() { &mut later_run } else { &mut same_run };
+                if list.len() < MAX_RACES {
+                    list.push(open);
+                }
             }
             ControlFlow::Continue(())
         });
-        // A pair is told once: two calls that race in one iteration race in the next one too.
-        let mut told = HashSet::new();
-        for open in same_run.into_iter().chain(later_run) {
-            if told.insert((open.first.min(open.second), open.first.max(open.second))) {
-                races.list.push(self.race(&open));
-            }
-        }
-        if races.list.len() > MAX_RACES {
-            races.more += races.list.len() - MAX_RACES;
-            races.list.truncate(MAX_RACES);
-        }
-        races
+        let list: Vec<Race> = same_run.iter().chain(&later_run).take(MAX_RACES).map(|open| self.race(open)).collect();
+        Races { more: told.count - list.len(), list }
     }
 
     /// Calls `found` with every pair that must be ordered and is not; or, if `implied` pairs may be left out, with at least one if there
@@ -301,8 +332,8 @@ impl Audit {
         }
         let mut overlapping: Vec<Vec<u32>> = vec![Vec::new(); self.roots.len()];
         for group in by_base.into_values() {
-            // Sorted by where they start, a part is compared only with those that start before it ends. Places in arrays of
-            // different lengths cannot be compared: then each is compared with each.
+            // Sorted by where they start, a part is compared only with those that start before it ends, and a constant with those
+            // whose values reach into its own. Places in arrays of different lengths cannot be compared: then each is with each.
             let extents: Vec<_> = group.iter().map(|&root| self.roots.extent(root)).collect();
             let mut lengths = extents.iter().flatten().map(|(_, length)| length);
             let first_length = lengths.next();
@@ -316,7 +347,7 @@ impl Audit {
             parts.sort_unstable();
             for (position, &((_, end), a)) in parts.iter().enumerate() {
                 overlapping[a as usize].push(a);
-                for &(_, b) in parts[position + 1..].iter().take_while(|((start, _), _)| *start < end) {
+                for &(_, b) in parts[position + 1..].iter().take_while(|((start, _), _)| *start <= end) {
                     if self.roots.overlap(a, b) {
                         overlapping[a as usize].push(b);
                         overlapping[b as usize].push(a);
@@ -345,6 +376,26 @@ pub(crate) struct Open {
     second: u32,
     later_iteration_of: Option<u32>,
     unproven: Unproven,
+}
+
+/// Pairs of calls, in either order. Races come in crowds, so there is one word for as many neighbours as it has bits.
+#[derive(Default)]
+struct Pairs {
+    words: HashMap<(u32, u32), u64>,
+    count: usize,
+}
+
+impl Pairs {
+    /// Whether the pair is new.
+    fn insert(&mut self, a: u32, b: u32) -> bool {
+        let (low, high) = (a.min(b), a.max(b));
+        let word = self.words.entry((low / u64::BITS, high)).or_default();
+        let bit = 1 << (low % u64::BITS);
+        let new = *word & bit == 0;
+        *word |= bit;
+        self.count += usize::from(new);
+        new
+    }
 }
 
 /// Which calls of a block read and write each root.

@@ -62,6 +62,9 @@ pub(crate) struct HloInstructionProto {
     pub(crate) parameter_number: i64,
     #[prost(int64, tag = "13")]
     pub(crate) tuple_index: i64,
+    /// Of `iota`, the dimension along which it counts.
+    #[prost(int64, repeated, tag = "14")]
+    pub(crate) dimensions: Vec<i64>,
     #[prost(message, repeated, tag = "17")]
     pub(crate) slice_dimensions: Vec<SliceDimensions>,
     #[prost(string, tag = "28")]

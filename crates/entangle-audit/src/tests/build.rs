@@ -97,6 +97,14 @@ impl Computation {
         id
     }
 
+    /// A constant u64[n].
+    pub(crate) fn table(&mut self, values: &[u8]) -> i64 {
+        let count = u8::try_from(values.len()).expect("small");
+        let id = self.op("table", "constant", handles(count.into()), &[]);
+        self.last().literal = Some([&[7 << 3 | 2, count], values].concat());
+        id
+    }
+
     pub(crate) fn call(&mut self, name: &str, target: &str, shape: ShapeProto, operands: &[i64]) -> i64 {
         let id = self.op(name, "custom-call", shape, operands);
         self.last().custom_call_target = target.into();

@@ -95,6 +95,20 @@ fn transposes_and_collectives_around_a_call_are_named() {
 }
 
 #[test]
+fn what_only_waits_for_a_value_does_not_count_as_its_user() {
+    let mut main = Computation::new("main", 1);
+    let x = main.parameter(0, floats(&[10]));
+    let y = main.op("sine", "sine", floats(&[10]), &[x]);
+    let copy = main.op("copy", "copy", floats(&[10]), &[y]);
+    let e = main.entangle("e", &[copy, x]);
+    main.op("transpose", "transpose", floats(&[10]), &[x]);
+    main.last().control_predecessor_ids = vec![y, e];
+    let cost = audit(vec![main]).costs().remove(0);
+    assert_eq!(cost.payload[0].fate, Fate::Copied { by: "copy".into(), why: CopyReason::Unknown });
+    assert_eq!(cost.transposes, Vec::<String>::new());
+}
+
+#[test]
 fn leaves_that_order_nothing_are_named() {
     let mut main = Computation::new("main", 1);
     let x = main.parameter(0, floats(&[0]));

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::audit;
 use super::build::{Computation, handle, pred, tuple, unknown_condition};
+use crate::Order;
 
 const HANDLES: usize = 2;
 
@@ -99,11 +100,8 @@ impl Writer {
                     continue;
                 }
                 Step::Local { native, write, tied } => {
-                    let local = if native {
-                        here.call("m", "make", handle(), &[])
-                    } else {
-                        here.op("m", "rng", handle(), &[])
-                    };
+                    let local =
+                        if native { here.call("m", "make", handle(), &[]) } else { here.op("m", "rng", handle(), &[]) };
                     (if write { here.write("lw", &[local]) } else { here.read("lr", &[local]) }, tied, 0)
                 }
                 Step::Forget(handle) => {
@@ -175,4 +173,43 @@ fn a_race_beyond_a_horizon_is_not_overlooked() {
         .unwrap_or_else(|error| panic!("{error}"));
     let with_races = with_races.get();
     assert!((200..800).contains(&with_races), "{with_races} of 1,000 programs have a race: too few of one kind");
+}
+
+#[test]
+fn what_is_said_of_many_pairs_at_once_is_what_is_said_of_each() {
+    let said: [Cell<usize>; 3] = Default::default();
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let some = |calls: usize| prop::collection::vec(0..calls.max(1), 0..5);
+    let programs = steps().prop_flat_map(move |steps| {
+        let calls = audit(Writer::program(&steps)).calls().len();
+        (Just(steps), some(calls), some(calls))
+    });
+    runner
+        .run(&programs, |(steps, firsts, seconds)| {
+            let audit = audit(Writer::program(&steps));
+            let named = |calls: &[usize]| calls.iter().copied().filter(|&call| call < audit.calls().len()).collect();
+            let (firsts, seconds): (Vec<usize>, Vec<usize>) = (named(&firsts), named(&seconds));
+            for later in [false, true] {
+                let orders: Vec<Order> = firsts
+                    .iter()
+                    .flat_map(|&first| seconds.iter().map(move |&second| (first, second)))
+                    .flat_map(|(first, second)| match later {
+                        false => vec![audit.order(first, second)],
+                        true => audit.order_in_later_iterations(first, second).into_iter().map(|(_, o)| o).collect(),
+                    })
+                    .collect();
+                let all = orders.iter().all(|order| matches!(order, Order::DataPath(_)));
+                let wanted = (!orders.is_empty()).then_some(all);
+                prop_assert_eq!(audit.all_ordered(&firsts, &seconds, later), wanted);
+                let kind = &said[wanted.map_or(2, usize::from)];
+                kind.set(kind.get() + 1);
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert!(said.iter().all(|kind| kind.get() > 10), "too few of one kind: {said:?}");
 }

@@ -4,7 +4,7 @@ use prost::Message as _;
 
 use super::build::{Computation, bytes, donate, floats, handle, module, pred, s32, schedule, tuple, unknown_condition};
 use super::{audit, audit_bytes, order, races};
-use crate::{Order, Unproven};
+use crate::{MAX_RACES, Order, Unproven};
 
 fn no_races() -> Vec<String> {
     Vec::new()
@@ -39,6 +39,29 @@ fn reads_among_themselves_are_not_called_a_race() {
     main.read("a", &[h]);
     main.read("b", &[h]);
     assert_eq!(races(&audit(vec![main])), no_races());
+}
+
+#[test]
+fn each_pair_is_counted_once_however_many_are_not_listed() {
+    const WRITES: usize = 150; // more pairs than are listed
+    let carried = tuple(&[handle()]);
+    let mut body = Computation::new("body", 1);
+    let state = body.parameter(0, carried.clone());
+    let h = body.element(state, 0);
+    for _ in 0..WRITES {
+        body.write("w", &[h]);
+    }
+    body.tuple(&[h]);
+    let condition = unknown_condition(2, &carried);
+    let mut main = Computation::new("main", 3);
+    let h = main.parameter(0, handle());
+    let init = main.tuple(&[h]);
+    main.while_loop("loop", init, &body, &condition);
+    let races = audit(vec![body, condition, main]).races();
+    // Every two of them, and each with itself in a later iteration.
+    assert_eq!(races.list.len() + races.more, WRITES * (WRITES + 1) / 2);
+    assert_eq!(races.list.len(), MAX_RACES);
+    assert!(races.list.iter().all(|race| race.later_iteration_of.is_none()));
 }
 
 #[test]

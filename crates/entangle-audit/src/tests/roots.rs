@@ -2,7 +2,7 @@
 
 use super::build::{Computation, floats, handle, handles, pred, s32, tuple, unknown_condition};
 use super::{audit, races};
-use crate::proto::OpMetadata;
+use crate::proto::{LayoutProto, OpMetadata, OutputOperandAliasing, ShapeProto, SliceDimensions};
 
 fn no_races() -> Vec<String> {
     Vec::new()
@@ -83,6 +83,221 @@ fn slices_at_different_places_are_not_one_handle_and_overlapping_ones_are() {
     main.write("other", &[other]);
     main.read("two", &[two]);
     assert_eq!(races(&audit(vec![main])), ["first two", "second two"]);
+}
+
+/// What races with a read of element 2 of four handles: a write of element 0 of what the operation makes of the four.
+fn write_of_a_slice(make: impl Fn(&mut Computation, i64) -> i64) -> Vec<String> {
+    let mut main = Computation::new("main", 1);
+    let all = main.parameter(0, handles(4));
+    let third = main.slice(all, 2, 3);
+    main.read("third", &[third]);
+    let made = make(&mut main, all);
+    let first = main.slice(made, 0, 1);
+    main.write("first", &[first]);
+    races(&audit(vec![main]))
+}
+
+#[test]
+fn the_place_of_an_element_that_may_have_moved_is_not_taken_for_its_old_one() {
+    let one_operand =
+        ["transpose", "reverse", "sort", "broadcast", "collective-permute", "reduce", "dot", "map", "new-op"];
+    for opcode in one_operand {
+        let found = write_of_a_slice(|main, all| main.op("moved", opcode, handles(4), &[all]));
+        assert_eq!(found, ["third first"], "{opcode}");
+    }
+    let operands: [(&str, &[usize]); 7] = [
+        ("gather", &[0, 1]),
+        ("dynamic-slice", &[0, 1]),
+        ("dynamic-update-slice", &[0, 1, 1]),
+        ("dynamic-update-slice", &[1, 0, 1]),
+        ("scatter", &[0, 1, 1]),
+        ("scatter", &[1, 1, 0]),
+        ("pad", &[0, 1]),
+    ];
+    for (opcode, operands) in operands {
+        let found = write_of_a_slice(|main, all| {
+            let other = main.parameter(1, s32());
+            let operands: Vec<i64> = operands.iter().map(|&operand| [all, other][operand]).collect();
+            main.op("moved", opcode, handles(4), &operands)
+        });
+        assert_eq!(found, ["third first"], "{opcode} of {operands:?}");
+    }
+    let places = write_of_a_slice(|main, all| {
+        let other = main.parameter(1, handles(4));
+        main.op("put", "scatter", handles(4), &[other, all, other])
+    });
+    assert_eq!(places, no_races(), "the places at which a scatter puts elements are no handles");
+    let tokens = write_of_a_slice(|main, all| main.write("w", &[all]));
+    assert_eq!(tokens, ["third first", "third w"], "a token for four handles is a token for each");
+}
+
+#[test]
+fn an_element_that_stays_at_its_place_is_still_told_from_the_others() {
+    for opcode in ["copy", "convert", "negate", "reshape", "bitcast", "add", "bitcast-convert"] {
+        let found = write_of_a_slice(|main, all| main.op("kept", opcode, handles(4), &[all]));
+        assert_eq!(found, no_races(), "{opcode}");
+    }
+    let entangled = write_of_a_slice(|main, all| main.entangle("e", &[all, all]));
+    assert_eq!(entangled, no_races());
+    let chosen = write_of_a_slice(|main, all| {
+        let p = main.parameter(1, pred());
+        main.op("select", "select", handles(4), &[p, all, all])
+    });
+    assert_eq!(chosen, no_races());
+    let counted = write_of_a_slice(|main, all| {
+        let places = main.op("iota", "iota", handles(4), &[]);
+        main.op("sum", "add", handles(4), &[all, places])
+    });
+    assert_eq!(counted, no_races());
+}
+
+#[test]
+fn a_bitcast_that_transposes_is_not_taken_for_a_reshape() {
+    let shape = |dimensions: &[i64], minor_to_major: &[i64]| {
+        let layout = Some(LayoutProto { minor_to_major: minor_to_major.to_vec() });
+        ShapeProto { dimensions: dimensions.to_vec(), layout, ..handle() }
+    };
+    let build = |to: ShapeProto| {
+        let mut main = Computation::new("main", 1);
+        let all = main.parameter(0, shape(&[2, 2], &[1, 0]));
+        let cast = main.op("cast", "bitcast", to, &[all]);
+        let mut at = |name: &str, of: i64, row: i64, column: i64| {
+            let element = main.op("element", "slice", shape(&[1, 1], &[1, 0]), &[of]);
+            let steps = |start| SliceDimensions { start, limit: start + 1, stride: 1 };
+            main.last().slice_dimensions = vec![steps(row), steps(column)];
+            main.write(name, &[element]);
+        };
+        at("a", all, 0, 1);
+        at("b", cast, 1, 0);
+        races(&audit(vec![main]))
+    };
+    assert_eq!(build(shape(&[2, 2], &[1, 0])), no_races());
+    assert_eq!(build(shape(&[2, 2], &[0, 1])), ["a b"]);
+}
+
+#[test]
+fn the_elements_of_one_handle_that_fills_an_array_are_that_handle() {
+    let mut main = Computation::new("main", 1);
+    let h = main.parameter(0, handle());
+    let all = main.op("all", "broadcast", handles(4), &[h]);
+    let (first, second) = (main.slice(all, 0, 1), main.slice(all, 1, 2));
+    main.write("first", &[first]);
+    main.write("second", &[second]);
+    let audit = audit(vec![main]);
+    assert_eq!(races(&audit), ["first second"]);
+    assert_eq!(audit.races().list[0].handle, "argument 0 (p0)");
+}
+
+/// The races of a write of the constant 9 with a read of a handle made so.
+fn with_constant_9(make: impl Fn(&mut Computation) -> i64) -> bool {
+    let mut main = Computation::new("main", 1);
+    let nine = main.constant(9);
+    main.write("nine", &[nine]);
+    let made = make(&mut main);
+    main.read("made", &[made]);
+    !races(&audit(vec![main])).is_empty()
+}
+
+#[test]
+fn an_element_of_a_constant_table_is_the_equal_constant_and_no_other() {
+    let at_run_time = |values: &'static [u8]| {
+        with_constant_9(move |main| {
+            let table = main.table(values);
+            let i = main.parameter(0, s32());
+            main.op("element", "dynamic-slice", handles(1), &[table, i])
+        })
+    };
+    assert!(at_run_time(&[7, 9, 11]));
+    assert!(!at_run_time(&[7, 8, 11]));
+    let at = |place: i64, moved: bool| {
+        with_constant_9(|main| {
+            let table = main.table(&[7, 9, 11]);
+            let table = if moved { main.op("moved", "reverse", handles(3), &[table]) } else { table };
+            main.slice(table, place, place + 1)
+        })
+    };
+    assert_eq!([0, 1, 2].map(|place| at(place, false)), [false, true, false]);
+    assert_eq!([0, 1, 2].map(|place| at(place, true)), [true; 3]);
+    let iota = |along: i64, row: i64| {
+        with_constant_9(|main| {
+            let all = main.op("iota", "iota", ShapeProto { dimensions: vec![12, 10], ..handle() }, &[]);
+            main.last().dimensions = vec![along];
+            let part = main.op("part", "slice", ShapeProto { dimensions: vec![1, 5], ..handle() }, &[all]);
+            main.last().slice_dimensions = vec![
+                SliceDimensions { start: row, limit: row + 1, stride: 1 },
+                SliceDimensions { start: 0, limit: 10, stride: 2 },
+            ];
+            part
+        })
+    };
+    // Along the rows; then along the columns, of which those with even numbers are taken.
+    assert_eq!([(0, 8), (0, 9), (1, 8)].map(|(along, row)| iota(along, row)), [false, true, false]);
+}
+
+#[test]
+fn a_number_computed_from_constants_may_equal_any_constant_and_no_argument() {
+    let sum = |main: &mut Computation| {
+        let four = main.constant(4);
+        let five = main.constant(5);
+        main.op("sum", "add", handle(), &[four, five])
+    };
+    assert!(with_constant_9(sum));
+    assert!(with_constant_9(|main| main.op("device", "partition-id", handle(), &[])));
+    assert!(!with_constant_9(|main| main.parameter(0, handle())));
+    assert!(!with_constant_9(|main| main.op("random", "rng", handle(), &[])));
+    let converted = |value: u8| {
+        with_constant_9(move |main| {
+            let constant = main.constant(value);
+            main.op("convert", "convert", s32(), &[constant])
+        })
+    };
+    assert_eq!([8, 9].map(converted), [false, true]);
+}
+
+#[test]
+fn constants_of_every_type_are_compared_by_their_values() {
+    let typed = |field: u8, content: &'static [u8]| {
+        with_constant_9(move |main| {
+            let id = main.op("constant", "constant", handle(), &[]);
+            let length = u8::try_from(content.len()).expect("short");
+            main.last().literal = Some([&[field << 3 | 2, length], content].concat());
+            id
+        })
+    };
+    const BYTE: u8 = 3;
+    const S32: u8 = 4;
+    const F32: u8 = 8;
+    const F64: u8 = 9;
+    const C64: u8 = 12;
+    assert_eq!([typed(BYTE, &[9]), typed(BYTE, &[8])], [true, false]);
+    assert_eq!(
+        [typed(S32, &[9]), typed(S32, &[8]), typed(S32, &[0xff; 9])],
+        [true, false, true],
+        "the last is cut short"
+    );
+    assert_eq!([typed(F32, &[0, 0, 0x10, 0x41]), typed(F32, &[0, 0, 0, 0x41])], [true, false], "9.0 and 8.0");
+    assert!(typed(F32, &[0, 0, 0x18, 0x41]), "what 9.5 stands for is not known");
+    assert!(!typed(F64, &[0, 0, 0, 0, 0, 0, 0x20, 0x40]), "8.0");
+    assert!(typed(C64, &[0; 8]), "numbers of this type are not looked at");
+    assert!(typed(BYTE, &[8, 8]), "more numbers than places");
+}
+
+#[test]
+fn a_control_edge_on_a_call_with_two_results_does_not_hide_its_handle() {
+    let mut main = Computation::new("main", 1);
+    let h = main.parameter(0, handle());
+    let g = main.parameter(1, handle());
+    let x = main.op("sine", "sine", floats(&[8]), &[h]);
+    main.read("r", &[h]);
+    let e = main.call("e", "entangle", tuple(&[handle(), handle()]), &[h, g, x]);
+    main.last().output_operand_aliasing =
+        (0..2).map(|i| OutputOperandAliasing { output_shape_index: vec![i], operand_index: i }).collect();
+    main.last().control_predecessor_ids = vec![x];
+    let h = main.element(e, 0);
+    main.write("w", &[h]);
+    let audit = audit(vec![main]);
+    assert_eq!(audit.calls()[2].handles, ["argument 0 (p0)"]);
+    assert_eq!(races(&audit), ["r w"]);
 }
 
 #[test]
