@@ -298,3 +298,34 @@ def test_every_kind_of_dtype_is_split(dtype, shardy):
         program = jax.jit(lambda x, w: entangle(x, w * 2))
         assert_local(program, x, place(jnp.ones(4), mesh, P("i")))
         assert program(x, jnp.ones(4)).dtype == dtype
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["all devices", "its own share"])
+def test_a_device_waits_for_the_others_only_through_a_witness_that_brings_them_together(together, slots):
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
+    everywhere, split = P(), P("i")
+
+    def reading(token, x):  # one read a device, late on the last one
+        rounds = jnp.where(jax.lax.axis_index("i") == 3, 60, 0)
+        x = jax.lax.fori_loop(0, rounds, lambda _, x: jnp.sort(x[::-1] * 1.001 + 1), x)
+        return slots.read(token, x)[None]
+
+    def program(token, x):
+        seen = jax.shard_map(reading, mesh=mesh, in_specs=(everywhere, split), out_specs=split)(token, x)
+        token = entangle(token, seen.sum() if together else seen)
+        writing = jax.shard_map(
+            lambda token: slots.write(jax.lax.pcast(token, ("i",), to="varying"), 9.0)[None],
+            mesh=mesh, in_specs=everywhere, out_specs=split,
+        )  # fmt: skip
+        return seen, writing(token)
+
+    token = jax.device_put(slots.slot(0), NamedSharding(mesh, everywhere))
+    x = jax.device_put(jnp.arange(80_000.0), NamedSharding(mesh, split))
+    executable = jax.jit(program).lower(token, x).compile()
+    assert compiled.collectives(executable.as_text()) == (["all-reduce"] if together else [])
+    runs = []
+    for _ in range(5):
+        slots.reset()
+        seen, _ = jax.block_until_ready(executable(token, x))
+        runs.append(seen.tolist() == [0] * 4)
+    assert all(runs) if together else not all(runs), runs
