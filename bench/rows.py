@@ -74,6 +74,8 @@ ROWS = [
     Row("outside of `jit`, on scalars", "eager", "a + b", 1.3),
     Row("outside of `jit`, on scalars", "eager", "published", 0.25, rounds=30),
     Row("`vmap` over 1,000, in a jitted loop", "batched", "published", 0.05, rounds=30),
+    Row("a native read through a `Handle`, in a jitted loop", "handle", "nothing", 2),
+    Row("a native write through a `Handle`, in a jitted loop", "handle", "nothing", 2, {"writes": True}),
     Row(
         "64 MB payload, donated, split over 4 devices",
         "donated",

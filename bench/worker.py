@@ -109,6 +109,33 @@ def batched(order, batch=1_000, calls=100):
     return _compiled(lambda x, w: jax.lax.fori_loop(0, calls, body, (x, w)), x, x + 1), calls
 
 
+def handle(order, writes=False, calls=1_000):
+    """Native reads, or writes, of a slot in a jitted loop: through a `Handle`, or called directly."""
+    from entangle_jax import Handle, testing  # noqa: PLC0415 (the published package has neither)
+
+    def access(handle, value):
+        if order is nothing:
+            return (testing.write(handle, value) if writes else testing.read(handle, value)), handle
+        return handle.write(testing.write, value) if writes else handle.read(testing.read, value)
+
+    def body(_, carry):
+        handle, value = carry
+        result, handle = access(handle, value)
+        return handle, value + result
+
+    token = testing.slot(0)
+    run = _compiled(
+        lambda handle: jax.lax.fori_loop(0, calls, body, (handle, jnp.float32(0))),
+        token if order is nothing else Handle(token),
+    )
+
+    def run_with_an_empty_log():
+        testing.reset()
+        run()
+
+    return run_with_an_empty_log, calls
+
+
 def donated(order, kilobytes=64 * 2**10, devices=1):
     """A donated payload in one jitted program, split over the devices, and an operation on all of it."""
     auto = (jax.sharding.AxisType.Auto,)
@@ -205,6 +232,7 @@ PROGRAMS = {
         eager,
         eager_large,
         batched,
+        handle,
         donated,
         trace_and_lower,
         compilation,
