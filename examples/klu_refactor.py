@@ -1,6 +1,6 @@
 """A circuit simulator's inner loop on klujax: one factorisation, changed in place, inside one `jit`.
 
-    pip install 'entangle-jax[examples]'
+    pip install './python[examples]'         # in a checkout; 'entangle-jax[examples]>=0.2' once that is on the registry
     python examples/klu_refactor.py
 
 In every time step the conductances of a ladder network of 10,000 nodes change: its matrix is factorised again, in
