@@ -193,20 +193,17 @@ class Report:
         Raises:
           ValueError: there is no such call, the two calls are of different programs, or there is no loop around both.
         """
-        pairs = [
-            (first, second) for first in self._calls(a) for second in self._calls(b) if first.program == second.program
-        ]
-        orders = [order for first, second in pairs for order in self._order(first, second, later_iteration)]
-        if not orders:
+        firsts, seconds = self._calls(a), self._calls(b)
+        pairs, answers = False, []
+        for program, one in self._audits.items():
+            of = [[call.index for call in calls if call.program == program] for calls in (firsts, seconds)]
+            pairs |= all(of)
+            answers.append(one.all_ordered(*of, later_iteration))
+        known = [answer for answer in answers if answer is not None]
+        if not known:
             where = "in a loop together" if later_iteration and pairs else "in the same program"
             raise ValueError(f"{a} and {b} are not {where}.")
-        return all(order == "data path" for order in orders)
-
-    def _order(self, first: Call, second: Call, later_iteration: bool) -> list[str]:
-        one = self._audits[first.program]
-        if later_iteration:
-            return [order for order, _ in one.order_in_later_iterations(first.index, second.index)]
-        return [one.order(first.index, second.index)[0]]
+        return all(known)
 
     @property
     def looked(self) -> bool:
@@ -461,7 +458,10 @@ def _target(spec: TargetSpec) -> tuple[str, list[int]]:
 
 
 def _races(audits: dict[str, Any], calls: dict[str, list[Call]]) -> tuple[tuple[Race, ...], int]:
-    """The races of all programs; one that is in two of them at the same lines is told once, as of the last."""
+    """The races of all programs; one that is in two of them at the same lines is told once, as of the last.
+
+    On different arguments it is not one; what is no argument has other names before and after optimization.
+    """
     merged: dict[Any, Race] = {}
     more = 0
     for program, one in audits.items():
@@ -471,8 +471,9 @@ def _races(audits: dict[str, Any], calls: dict[str, list[Call]]) -> tuple[tuple[
         for first, second, handle, loop, unproven in listed:
             race = Race(calls[program][first], calls[program][second], handle, loop, unproven, (program,))
             lines = frozenset((call.target, call.sources) for call in (race.first, race.second))
-            counts[lines] = counts.get(lines, 0) + 1
-            key = (lines, loop is None, counts[lines])
+            same = (lines, loop is None, handle if handle.startswith("argument ") else None)
+            counts[same] = counts.get(same, 0) + 1
+            key = (same, counts[same])
             if key in merged:
                 race = dataclasses.replace(race, programs=(*merged.pop(key).programs, program))
             merged[key] = race

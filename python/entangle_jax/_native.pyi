@@ -52,11 +52,8 @@ class Audit:
     def races(self) -> tuple[list[tuple[int, int, str, str | None, str | None]], int]:
         """(first, second, handle, loop, what orders them without proof) of each race, and how many more there are."""
 
-    def order(self, first: int, second: int) -> tuple[str, list[str]]:
-        """`"data path"` and the names on it, or `"never both"`, `"schedule only"`, `"unordered"`."""
-
-    def order_in_later_iterations(self, first: int, second: int) -> list[tuple[str, list[str]]]:
-        """The same for `second` in every later iteration of each loop around both."""
+    def all_ordered(self, firsts: list[int], seconds: list[int], later_iteration: bool) -> bool | None:
+        """Whether each of `seconds` comes after each of `firsts` by data; None if there is no such pair."""
 
     def costs(
         self,

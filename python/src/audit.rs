@@ -1,11 +1,11 @@
 //! `entangle_audit` for Python: the answers as tuples and dictionaries, which `entangle_jax/_audit.py` gives names and words.
 
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use entangle_audit::{CopyReason, Cost, Fate, Kind, Module, Order, Target, Targets, Unproven};
+use entangle_audit::{CopyReason, Cost, Fate, Kind, Module, Target, Targets, Unproven};
 use layout::backends::svg::SVGWriter;
 use layout::gv::{DotParser, GraphBuilder};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// One program, read and followed.
@@ -38,7 +38,7 @@ impl Audit {
             list.into_iter().map(|(name, operands)| Target { name, operands }).collect()
         };
         let targets = Targets { reads: targets(reads), writes: targets(writes), others, ..Targets::default() };
-        py.detach(|| Module::parse(program).and_then(|module| entangle_audit::Audit::new(module, &targets)))
+        away(py, || Module::parse(program).and_then(|module| entangle_audit::Audit::new(module, &targets)))?
             .map(Self)
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
@@ -94,8 +94,8 @@ impl Audit {
     }
 
     /// The races, and how many more there are than are listed.
-    fn races(&self, py: Python<'_>) -> (Vec<Race>, usize) {
-        let races = py.detach(|| self.0.races());
+    fn races(&self, py: Python<'_>) -> PyResult<(Vec<Race>, usize)> {
+        let races = away(py, || self.0.races())?;
         let list = races
             .list
             .into_iter()
@@ -108,50 +108,48 @@ impl Audit {
                 (race.first, race.second, race.handle, race.later_iteration_of, unproven)
             })
             .collect();
-        (list, races.more)
+        Ok((list, races.more))
     }
 
-    /// Whether `second` comes after `first`: the names on a data path, or a word for why there is none.
-    fn order(&self, first: usize, second: usize) -> PyResult<(&'static str, Vec<String>)> {
-        let calls = self.0.calls().len();
-        if first >= calls || second >= calls {
-            return Err(PyValueError::new_err(format!("calls {first} and {second} of {calls}")));
-        }
-        Ok(words(self.0.order(first, second)))
+    /// Whether each of `seconds` comes after each of `firsts` by data, in later iterations of the loops around both if so asked; None if
+    /// there is no such pair.
+    #[expect(clippy::needless_pass_by_value, reason = "made of Python lists")]
+    fn all_ordered(
+        &self,
+        py: Python<'_>,
+        firsts: Vec<usize>,
+        seconds: Vec<usize>,
+        later_iteration: bool,
+    ) -> PyResult<Option<bool>> {
+        away(py, || self.0.all_ordered(&firsts, &seconds, later_iteration))
     }
 
-    /// The same for `second` in every later iteration of each loop around both; none if there is no such loop.
-    fn order_in_later_iterations(&self, first: usize, second: usize) -> PyResult<Vec<(&'static str, Vec<String>)>> {
-        let calls = self.0.calls().len();
-        if first >= calls || second >= calls {
-            return Err(PyValueError::new_err(format!("calls {first} and {second} of {calls}")));
-        }
-        Ok(self.0.order_in_later_iterations(first, second).into_iter().map(|(_, order)| words(order)).collect())
-    }
-
-    fn costs(&self) -> Vec<CostOfCall> {
-        self.0.costs().into_iter().map(cost).collect()
+    fn costs(&self, py: Python<'_>) -> PyResult<Vec<CostOfCall>> {
+        Ok(away(py, || self.0.costs())?.into_iter().map(cost).collect())
     }
 
     /// Arrows between calls, without those that others imply, and how many calls were left out.
-    fn graph(&self) -> (Vec<(usize, usize)>, usize) {
-        let graph = self.0.graph();
-        (graph.edges, graph.more)
+    fn graph(&self, py: Python<'_>) -> PyResult<(Vec<(usize, usize)>, usize)> {
+        let graph = away(py, || self.0.graph())?;
+        Ok((graph.edges, graph.more))
     }
 
     /// Calls of this program, as written, that `compiled` lacks, and in which call each was merged if in one.
-    fn lost(&self, compiled: &Self) -> Vec<(usize, Option<usize>)> {
-        entangle_audit::lost(&self.0, &compiled.0).into_iter().map(|lost| (lost.call, lost.merged_with)).collect()
+    fn lost(&self, py: Python<'_>, compiled: &Self) -> PyResult<Vec<(usize, Option<usize>)>> {
+        let lost = away(py, || entangle_audit::lost(&self.0, &compiled.0))?;
+        Ok(lost.into_iter().map(|lost| (lost.call, lost.merged_with)).collect())
     }
 }
 
-fn words(order: Order) -> (&'static str, Vec<String>) {
-    match order {
-        Order::DataPath(path) => ("data path", path),
-        Order::NeverBoth => ("never both", Vec::new()),
-        Order::ScheduleOnly(_) => ("schedule only", Vec::new()),
-        Order::Unordered => ("unordered", Vec::new()),
-    }
+/// Works while other Python threads run. A panic is a fault of the audit, which a caller may catch like other errors.
+fn away<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> PyResult<T> {
+    py.detach(|| catch_unwind(AssertUnwindSafe(work))).map_err(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        PyRuntimeError::new_err(format!(
+            "a fault in entangle_jax.audit: {}; please report it with the program",
+            said.unwrap_or("it does not say what")
+        ))
+    })
 }
 
 fn cost(cost: Cost) -> CostOfCall {

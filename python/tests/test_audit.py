@@ -504,3 +504,150 @@ def test_what_not_every_program_needs_is_imported_when_it_is_used():
     subprocess.run([sys.executable, "-c", lines], check=True)
     with pytest.raises(AttributeError, match="has no attribute 'audits'"):
         _ = entangle_jax.audits
+
+
+# Which element of an array, and which constant, a handle is.
+
+
+SLOTS = jax.ShapeDtypeStruct((4,), jnp.int32)
+INDEX = jax.ShapeDtypeStruct((), jnp.int32)
+INDICES = jax.ShapeDtypeStruct((4,), jnp.int32)
+
+
+def of_moved(move):
+    """Reads element 0 of what `move` makes of four handles, which may be element 2 of the four, and writes that."""
+    return lambda slots, *rest: (read(move(slots, *rest)[0]), write(slots[2], 1.0))
+
+
+MOVED = {
+    "roll": (jnp.roll, [INDEX]),
+    "gather": (lambda slots, indices: slots[indices], [INDICES]),
+    "vmapped gather": (lambda slots, indices: jax.vmap(lambda i: slots[i])(indices), [INDICES]),
+    "transpose": (lambda slots: slots.reshape(2, 2).T.reshape(4)[1:], []),
+    "reverse": (lambda slots: slots[::-1][1:], []),
+    "sort": (lambda slots: jnp.sort(slots), []),
+    "argsort": (lambda slots, keys: slots[jnp.argsort(keys)], [INDICES]),
+    "sort by keys": (lambda slots, keys: lax.sort((keys, slots), num_keys=1)[1], [INDICES]),
+    "reverse in a loop": (lambda slots: lax.fori_loop(0, 2, lambda _, s: jnp.roll(s, 1), slots), []),
+    "scatter": (lambda slots, indices: slots.at[indices].set(slots), [INDICES]),
+    "product": (lambda slots, indices: jnp.eye(4, dtype=jnp.int32)[indices] @ slots, [INDICES]),
+    "pad": (lambda slots: lax.pad(slots, jnp.int32(0), [(1, -1, 0)])[3:], []),
+    "update": (lambda slots, i: lax.dynamic_update_slice(slots, slots[2:3], (i,)), [INDEX]),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_element_is_found_again_wherever_it_was_moved(name):
+    move, rest = MOVED[name]
+    found = races(of_moved(move), SLOTS, *rest)
+    assert {frozenset((race.first.kind, race.second.kind)) for race in found} == {frozenset(("read", "write"))}
+
+
+STAYING = {
+    "arithmetic": lambda slots: slots + 0,
+    "reshape": lambda slots: slots.reshape(2, 2).reshape(4),
+    "entangle": lambda slots: entangle(slots, jnp.ones(3)),
+    "loop": lambda slots: lax.fori_loop(0, 2, lambda i, s: s + 0 * i, slots),
+    "branch": lambda slots: lax.cond(slots.sum() > 3, lambda s: s * 1, lambda s: s, slots),
+}
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_elements_that_stay_in_place_are_told_apart(name):
+    assert races(of_moved(STAYING[name]), SLOTS) == ()
+
+
+def test_a_ring_of_handles_races_with_its_next_iteration():
+    def ring(slots):
+        def body(slots, _):
+            return jnp.roll(slots, 1), (read(slots[0]), write(slots[1], 1.0))
+
+        return lax.scan(body, slots, None, length=4)
+
+    assert ("write", "write", True) in kinds(races(ring, SLOTS))
+
+
+def table(i):
+    return jnp.array([7, 9, 11], jnp.int32)[i]
+
+
+@pytest.mark.parametrize(
+    ("handle", "written", "racing"),
+    [
+        (lambda i: read(table(i)), 9, True),
+        (lambda i: read(table(i)), 8, False),
+        (lambda _: read(table(1)), 9, True),
+        (lambda _: read(table(1)), 7, False),
+        (lambda i: read(jnp.arange(4, dtype=jnp.int32)[i]), 2, True),
+        (lambda i: read(jnp.arange(4, dtype=jnp.int32)[i]), 4, False),
+        (lambda _: lax.map(read, table(jnp.arange(3))), 11, True),
+        (lambda _: jax.vmap(read)(jnp.arange(3, dtype=jnp.int32)), 1, True),
+        (lambda _: read(jnp.uint32(9).astype(jnp.int32)), 9, True),
+    ],
+)
+def test_a_constant_is_every_equal_constant_and_no_other(handle, written, racing):
+    found = races(lambda i: (handle(i), write(testing.slot(written), 1.0)), INDEX)
+    assert bool(found) == racing
+
+
+def test_equal_constants_made_twice_are_one_handle():
+    def program(_):
+        first, second = jnp.arange(3, dtype=jnp.int32), jnp.arange(3, dtype=jnp.int32)
+        return read(first[1]), write(second[1], 1.0), write(second[2], 1.0)
+
+    assert kinds(races(program)) == [("read", "write", False)]
+
+
+def test_a_handle_made_in_a_loop_is_looked_at():
+    def program(token, xs):
+        first = read(token)
+
+        def body(carry, x):
+            made = jax.random.randint(jax.random.key(3), (), 0, 5, dtype=jnp.int32)
+            return carry + read(made, x), write(jnp.arange(3, dtype=jnp.int32)[1], x)
+
+        return lax.scan(body, first, xs)
+
+    assert ("write", "write", True) in kinds(races(program, TOKEN, jnp.ones(3)))
+
+
+def test_races_on_two_handles_at_one_line_are_not_taken_for_one():
+    def use(token):
+        return read(token), write(token, 1.0)
+
+    def program(a, b):
+        results = []
+        for token, kept in ((a, False), (b, True)):
+            value, written = use(token)
+            results += [value if kept else jnp.where(False, value, 0.0), written]  # XLA drops the other read
+        return results
+
+    found = {race.handle: race.programs for race in races(program, TOKEN, TOKEN)}
+    assert found == {"argument 0 (a)": ("as written",), "argument 1 (b)": ("as written", "compiled")}
+
+
+def test_races_that_are_not_listed_are_counted_once():
+    def program(token):
+        return lax.scan(lambda c, _: (c, [write(token, float(i)) for i in range(150)]), 0, length=3)[1]
+
+    report = audit(program, TOKEN, **TARGETS)
+    assert len(report.races) + report.more_races == 150 * 151 // 2
+
+
+def test_the_order_of_all_pairs_of_a_long_chain_is_soon_told():
+    def program(token):
+        return [token := write(token, float(i)) for i in range(300)]
+
+    report = audit(program, TOKEN, **TARGETS)
+    assert not report.ordered(testing.WRITE_TARGET, testing.WRITE_TARGET), "no call comes after itself"
+    of = [call for call in report.calls if call.program == "as written"]
+    assert report.ordered(of[0], of[-1])
+    assert not report.ordered(of[-1], of[0])
+    with pytest.raises(ValueError, match="are not in the same program"):
+        report.ordered(of[0], next(call for call in report.calls if call.program == "compiled"))
+
+
+def test_a_fault_of_the_audit_is_an_error_that_asks_to_be_reported():
+    program = jax.jit(step).lower(TOKEN).compiler_ir("hlo").as_serialized_hlo_module_proto()
+    with pytest.raises(RuntimeError, match=r"a fault in entangle_jax.audit: index out of bounds.*; please report it"):
+        _native.Audit(program, [(testing.READ_TARGET, [0])], [], []).all_ordered([0], [7], False)

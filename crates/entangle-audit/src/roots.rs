@@ -87,7 +87,20 @@ impl Roots {
             }
         }
 
+        // Arguments come first, by their numbers, so that a race is named after the same one before and after optimization.
+        let mut arguments: Vec<(usize, Node)> = needed
+            .iter()
+            .map(|&node| (dependence.instruction(module, node), node))
+            .filter(|(instruction, _)| instruction.opcode == Opcode::Parameter)
+            .map(|(instruction, node)| (instruction.number, node))
+            .collect();
+        arguments.sort_unstable();
+
         let mut sets: HashMap<Node, Vec<u32>> = HashMap::with_capacity(needed.len());
+        for (_, node) in arguments {
+            let set = roots.evaluate(module, dependence, node, &[], &sets);
+            sets.insert(node, set);
+        }
         for pass in 0.. {
             let mut changed = false;
             for &node in &needed {

@@ -197,9 +197,10 @@ fn what_is_said_of_many_pairs_at_once_is_what_is_said_of_each() {
                 let orders: Vec<Order> = firsts
                     .iter()
                     .flat_map(|&first| seconds.iter().map(move |&second| (first, second)))
-                    .flat_map(|(first, second)| match later {
-                        false => vec![audit.order(first, second)],
-                        true => audit.order_in_later_iterations(first, second).into_iter().map(|(_, o)| o).collect(),
+                    .flat_map(|(first, second)| {
+                        let in_later =
+                            audit.order_in_later_iterations(first, second).into_iter().map(|(_, order)| order);
+                        if later { in_later.collect() } else { vec![audit.order(first, second)] }
                     })
                     .collect();
                 let all = orders.iter().all(|order| matches!(order, Order::DataPath(_)));

@@ -86,12 +86,12 @@ fn slices_at_different_places_are_not_one_handle_and_overlapping_ones_are() {
 }
 
 /// What races with a read of element 2 of four handles: a write of element 0 of what the operation makes of the four.
-fn write_of_a_slice(make: impl Fn(&mut Computation, i64) -> i64) -> Vec<String> {
+fn write_of_a_slice(operation: impl Fn(&mut Computation, i64) -> i64) -> Vec<String> {
     let mut main = Computation::new("main", 1);
     let all = main.parameter(0, handles(4));
     let third = main.slice(all, 2, 3);
     main.read("third", &[third]);
-    let made = make(&mut main, all);
+    let made = operation(&mut main, all);
     let first = main.slice(made, 0, 1);
     main.write("first", &[first]);
     races(&audit(vec![main]))
@@ -189,12 +189,12 @@ fn the_elements_of_one_handle_that_fills_an_array_are_that_handle() {
 }
 
 /// The races of a write of the constant 9 with a read of a handle made so.
-fn with_constant_9(make: impl Fn(&mut Computation) -> i64) -> bool {
+fn with_constant_9(other: impl Fn(&mut Computation) -> i64) -> bool {
     let mut main = Computation::new("main", 1);
     let nine = main.constant(9);
     main.write("nine", &[nine]);
-    let made = make(&mut main);
-    main.read("made", &[made]);
+    let other = other(&mut main);
+    main.read("other", &[other]);
     !races(&audit(vec![main])).is_empty()
 }
 
@@ -256,6 +256,11 @@ fn a_number_computed_from_constants_may_equal_any_constant_and_no_argument() {
 
 #[test]
 fn constants_of_every_type_are_compared_by_their_values() {
+    const BYTE: u8 = 3;
+    const S32: u8 = 4;
+    const F32: u8 = 8;
+    const F64: u8 = 9;
+    const C64: u8 = 12;
     let typed = |field: u8, content: &'static [u8]| {
         with_constant_9(move |main| {
             let id = main.op("constant", "constant", handle(), &[]);
@@ -264,11 +269,6 @@ fn constants_of_every_type_are_compared_by_their_values() {
             id
         })
     };
-    const BYTE: u8 = 3;
-    const S32: u8 = 4;
-    const F32: u8 = 8;
-    const F64: u8 = 9;
-    const C64: u8 = 12;
     assert_eq!([typed(BYTE, &[9]), typed(BYTE, &[8])], [true, false]);
     assert_eq!(
         [typed(S32, &[9]), typed(S32, &[8]), typed(S32, &[0xff; 9])],
