@@ -21,7 +21,7 @@
 //! loop runs.
 //!
 //! What is not proven: that a handle which is computed at run time is a different object than another one (`handles[i]` and `handles[j]` are
-//! taken for the same), that two arguments are not the same object (they are taken for different ones, but for the token and the fence of
+//! taken for the same, and so are elements of an array that was sorted or otherwise moved), that two arguments are not the same object (they are taken for different ones, but for the token and the fence of
 //! an `entangle_jax.Handle`), and anything about native calls whose targets were not given.
 #![forbid(unsafe_code)]
 

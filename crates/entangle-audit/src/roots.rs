@@ -438,7 +438,9 @@ fn origins_of(module: &Module, dependence: &Dependence, handles: &Handles<'_>, n
             let aliased = instruction.aliases.iter().find(|(leaf, _)| *leaf == value.leaf as usize);
             let operands = match aliased {
                 Some(&(_, operand)) => vec![operand],
-                None => handles(instruction).unwrap_or_default(),
+                None => handles(instruction).unwrap_or_else(|| {
+                    if hands_on(&instruction.target) { vec![value.leaf as usize] } else { Vec::new() }
+                }),
             };
             let operands: Vec<u32> = operands.into_iter().filter_map(|operand| operand.try_into().ok()).collect();
             from(call, &|edge| operand(edge, &operands))
@@ -452,6 +454,20 @@ fn origins_of(module: &Module, dependence: &Dependence, handles: &Handles<'_>, n
         }
         _ => from(node, &|edge| matches!(edge, Edge::Operand(_))),
     }
+}
+
+/// XLA's own calls that only say where a value lies: result i is operand i, or a device's part of it. Only programs as written have them.
+fn hands_on(target: &str) -> bool {
+    target.starts_with("xla.sdy.")
+        || matches!(
+            target,
+            "Sharding"
+                | "SPMDFullToShardShape"
+                | "SPMDShardToFullShape"
+                | "annotate_device_placement"
+                | "MoveToHost"
+                | "MoveToDevice"
+        )
 }
 
 /// The shape of one array.

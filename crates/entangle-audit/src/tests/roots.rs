@@ -395,6 +395,22 @@ fn a_made_handle_is_not_its_arguments() {
 }
 
 #[test]
+fn a_handle_is_recognised_behind_what_says_where_it_lies() {
+    let mut main = Computation::new("main", 1);
+    let h = main.parameter(0, handle());
+    let g = main.parameter(1, handles(4));
+    let there = main.call("there", "Sharding", handle(), &[h]);
+    main.write("a", &[h]);
+    main.read("b", &[there]);
+    let parts = main.call("parts", "xla.sdy.GlobalToLocalShape", tuple(&[handle(), handles(2)]), &[h, g]);
+    let (h, g) = (main.element(parts, 0), main.element(parts, 1));
+    main.read("c", &[h]);
+    let first = main.slice(g, 0, 1);
+    main.write("d", &[first]);
+    assert_eq!(races(&audit(vec![main])), ["a b", "a c"]);
+}
+
+#[test]
 fn an_operand_other_than_the_first_can_be_the_handle() {
     use crate::{Audit, Error, Module, Target, Targets};
     let build = |operand: usize| {
