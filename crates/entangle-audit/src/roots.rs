@@ -130,6 +130,9 @@ impl Roots {
     ) -> Vec<u32> {
         let instruction = dependence.instruction(module, node);
         let value = dependence.graph[node];
+        if matches!(value.rule, Rule::Header | Rule::Branches(_) | Rule::Exit(_)) {
+            return bounded(origins.iter().filter_map(|origin| sets.get(origin)).flatten().copied().collect());
+        }
         let shape = shape_of(module, dependence, node);
         if origins.is_empty() {
             return vec![self.source(module, instruction, node, value.leaf, shape)];
@@ -137,7 +140,7 @@ impl Roots {
         let mut set: Vec<u32> = Vec::new();
         for &origin in origins {
             let from = shape_of(module, dependence, origin);
-            let keeps = keeps_places(instruction.opcode, value.rule, from, shape);
+            let keeps = from.zip(shape).is_some_and(|(from, to)| keeps_places(instruction.opcode, from, to));
             let single = from.is_some_and(|from| from.count() == 1);
             for &root in sets.get(&origin).into_iter().flatten() {
                 set.push(if keeps { root } else { self.elements(root, single) });
@@ -152,9 +155,7 @@ impl Roots {
                 *root = self.slice(*root, &shape, &instruction.slice);
             }
         }
-        set.sort_unstable();
-        set.dedup();
-        if set.len() > MAX_ROOTS || set.contains(&ANYTHING) { vec![ANYTHING] } else { set }
+        bounded(set)
     }
 
     /// The root of a node that carries on no other handle.
@@ -361,12 +362,15 @@ impl Roots {
     }
 }
 
+/// The set in order, or `Anything` if it is large.
+fn bounded(mut set: Vec<u32>) -> Vec<u32> {
+    set.sort_unstable();
+    set.dedup();
+    if set.len() > MAX_ROOTS || set.contains(&ANYTHING) { vec![ANYTHING] } else { set }
+}
+
 /// Whether each element stays at its place, counted through the whole array, on its way from an operand to the result.
-fn keeps_places(opcode: Opcode, rule: Rule, from: Option<&Shape>, to: Option<&Shape>) -> bool {
-    if matches!(rule, Rule::Header | Rule::Branches(_) | Rule::Exit(_)) {
-        return true;
-    }
-    let (Some(from), Some(to)) = (from, to) else { return false };
+fn keeps_places(opcode: Opcode, from: &Shape, to: &Shape) -> bool {
     if from.count() == 1 && to.count() == 1 {
         return true;
     }

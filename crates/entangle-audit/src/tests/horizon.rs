@@ -179,11 +179,11 @@ fn a_race_beyond_a_horizon_is_not_overlooked() {
 fn what_is_said_of_many_pairs_at_once_is_what_is_said_of_each() {
     let said: [Cell<usize>; 3] = Default::default();
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 200,
+        cases: 500,
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let some = |calls: usize| prop::collection::vec(0..calls.max(1), 0..5);
+    let some = |calls: usize| prop::collection::vec(0..calls.max(1), 1..3);
     let programs = steps().prop_flat_map(move |steps| {
         let calls = audit(Writer::program(&steps)).calls().len();
         (Just(steps), some(calls), some(calls))

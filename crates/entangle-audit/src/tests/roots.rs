@@ -276,7 +276,7 @@ fn constants_of_every_type_are_compared_by_their_values() {
         "the last is cut short"
     );
     assert_eq!([typed(F32, &[0, 0, 0x10, 0x41]), typed(F32, &[0, 0, 0, 0x41])], [true, false], "9.0 and 8.0");
-    assert!(typed(F32, &[0, 0, 0x18, 0x41]), "what 9.5 stands for is not known");
+    assert!(typed(F32, &[0, 0, 0x08, 0x41]), "what 8.5 stands for is not known");
     assert!(!typed(F64, &[0, 0, 0, 0, 0, 0, 0x20, 0x40]), "8.0");
     assert!(typed(C64, &[0; 8]), "numbers of this type are not looked at");
     assert!(typed(BYTE, &[8, 8]), "more numbers than places");
@@ -338,6 +338,19 @@ fn a_handle_chosen_at_run_time_may_be_either() {
     main.write("g", &[g]);
     main.write("chosen", &[chosen]);
     assert_eq!(races(&audit(vec![main])), ["g chosen", "h chosen"]);
+}
+
+#[test]
+fn a_race_on_one_of_two_arguments_is_named_alike_however_they_are_listed() {
+    for numbers in [[0, 1], [1, 0]] {
+        let mut main = Computation::new("main", 1);
+        let arguments = numbers.map(|number| main.parameter(number, handle()));
+        let p = main.parameter(2, pred());
+        let chosen = main.op("select", "select", handle(), &[p, arguments[0], arguments[1]]);
+        main.read("r", &[chosen]);
+        main.write("w", &[chosen]);
+        assert_eq!(audit(vec![main]).races().list[0].handle, "argument 0 (p0)");
+    }
 }
 
 #[test]
