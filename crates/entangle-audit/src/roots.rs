@@ -402,7 +402,8 @@ fn counted(shape: &Shape, along: usize) -> Option<Vec<i64>> {
 
 /// The elements at some places of an array; `None` if they are not all in it.
 fn picked(values: &[i64], shape: &[i64], steps: &[Steps]) -> Option<Vec<i64>> {
-    if shape.len() != steps.len() {
+    let count = shape.iter().try_fold(1_usize, |count, &size| count.checked_mul(size.try_into().ok()?))?;
+    if shape.len() != steps.len() || count != values.len() || count == 0 {
         return None;
     }
     let mut places = vec![0_i64];

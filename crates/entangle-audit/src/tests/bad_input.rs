@@ -5,6 +5,7 @@ use prost::Message as _;
 
 use super::build::{Computation, bytes, floats, handle, handles, module, pred, s32, tuple, unknown_condition};
 use super::targets;
+use crate::proto::{ShapeProto, SliceDimensions};
 use crate::{Audit, Error, Module, lost};
 
 fn follow(bytes: &[u8]) -> Result<Audit, Error> {
@@ -115,6 +116,28 @@ fn shapes_that_lie_are_found() {
     assert!(broken(|m| m.computations[3].instructions[4].called_computation_ids.truncate(1)).contains("condition"));
     let twice = |m: &mut crate::proto::HloModuleProto| m.computations[0].id = 2;
     assert!(broken(twice).contains("two computations have the id 2"));
+}
+
+#[test]
+fn a_slice_of_a_constant_that_a_caller_calls_larger_is_not_written_out() {
+    const HUGE: i64 = 1 << 40;
+    for shape in [vec![HUGE], vec![HUGE, 0], vec![0, HUGE], vec![-1, HUGE], vec![HUGE, HUGE]] {
+        let shape = ShapeProto { dimensions: shape, ..handle() };
+        let mut branch = Computation::new("branch", 1);
+        branch.parameter(0, s32());
+        branch.table(&[7, 9, 11]);
+        let mut main = Computation::new("main", 2);
+        let p = main.parameter(0, pred());
+        let x = main.parameter(1, s32());
+        let chosen = main.calling("choice", "conditional", shape.clone(), &[p, x, x], &[1, 1]);
+        let part = main.op("part", "slice", shape.clone(), &[chosen]);
+        main.last().slice_dimensions =
+            shape.dimensions.iter().map(|&size| SliceDimensions { start: 0, limit: size - 1, stride: 1 }).collect();
+        let count = main.op("count", "iota", shape, &[]);
+        main.write("a", &[part]);
+        main.write("b", &[count]);
+        follow(&bytes(vec![branch, main])).expect("each array may be one");
+    }
 }
 
 #[test]
