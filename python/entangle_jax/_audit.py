@@ -370,20 +370,11 @@ def audit_programs(programs: dict[str, bytes], reads: Iterable[TargetSpec], writ
     """The report on serialized programs: `"as written"`, `"compiled"`, or both of one module."""
     reading, writing = _targets("reads", reads), _targets("writes", writes)
     audits = {name: _native.Audit(program, reading, writing, []) for name, program in programs.items()}
-    source = functools.cache(Source)  # thousands of calls come from a few lines
+    # Thousands of calls come from a few lines.
+    stack = functools.cache(lambda sources: tuple(Source(*source) for source in sources))
     calls = {
         program: [
-            Call(
-                program,
-                i,
-                name,
-                target,
-                kind,
-                tuple(place),
-                tuple(source(*s) for s in sources),
-                op_name,
-                tuple(handles),
-            )
+            Call(program, i, name, target, kind, place, stack(sources), op_name, handles)
             for i, (name, target, kind, place, sources, op_name, handles) in enumerate(one.calls())
         ]
         for program, one in audits.items()

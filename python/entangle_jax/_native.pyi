@@ -46,7 +46,9 @@ class Audit:
     def instructions(self) -> int: ...
     @property
     def is_scheduled(self) -> bool: ...
-    def calls(self) -> list[tuple[str, str, str, list[str], list[tuple[str, int, str]], str, list[str]]]:
+    def calls(
+        self,
+    ) -> list[tuple[str, str, str, tuple[str, ...], tuple[tuple[str, int, str], ...], str, tuple[str, ...]]]:
         """(name, target, kind, place, sources, op_name, handles) of each native call."""
 
     def races(self) -> tuple[list[tuple[int, int, str, str | None, str | None]], int]:

@@ -1,5 +1,7 @@
 //! `entangle_audit` for Python: the answers as tuples and dictionaries, which `entangle_jax/_audit.py` gives names and words.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use entangle_audit::{CopyReason, Cost, Fate, Kind, Module, Target, Targets, Unproven};
@@ -7,15 +9,15 @@ use layout::backends::svg::SVGWriter;
 use layout::gv::{DotParser, GraphBuilder};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 /// One program, read and followed.
 #[pyclass(frozen, module = "entangle_jax._native")]
 pub(crate) struct Audit(entangle_audit::Audit);
 
-/// (file, line, function)
-type Source = (String, u32, String);
-/// (name, target, kind, place, sources, `op_name`, handles)
-type Call = (String, String, &'static str, Vec<String>, Vec<Source>, String, Vec<String>);
+/// (name, target, kind, place, sources as (file, line, function), `op_name`, handles); all lists are tuples, and calls from the same lines share them
+type Call<'py> =
+    (&'py str, &'py str, &'static str, Bound<'py, PyTuple>, Bound<'py, PyTuple>, &'py str, Bound<'py, PyTuple>);
 /// (first, second, handle, loop, what orders them without proof)
 type Race = (usize, usize, String, Option<String>, Option<&'static str>);
 /// (bytes, (copy, why, by whom) if it was copied, whether it has elements)
@@ -68,27 +70,38 @@ impl Audit {
         self.0.module().is_scheduled()
     }
 
-    fn calls(&self) -> Vec<Call> {
+    fn calls<'py>(&'py self, py: Python<'py>) -> PyResult<Vec<Call<'py>>> {
+        let mut places = HashMap::new();
+        let mut sources = HashMap::new();
         self.0
             .calls()
             .iter()
             .map(|call| {
-                let sources = call.source.iter().map(|s| (s.file.clone(), s.line, s.function.clone())).collect();
+                let place = match places.entry(call.place.as_ptr()) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(PyTuple::new(py, call.place.iter())?),
+                };
+                let source = match sources.entry(call.source.as_ptr()) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        new.insert(PyTuple::new(py, call.source.iter().map(|s| (&s.file, s.line, &s.function)))?)
+                    }
+                };
                 let kind = match call.kind {
                     Kind::Read => "read",
                     Kind::Write => "write",
                     Kind::Entangle => "entangle",
                     Kind::Other => "other",
                 };
-                (
-                    call.name.clone(),
-                    call.target.clone(),
+                Ok((
+                    call.name.as_str(),
+                    call.target.as_str(),
                     kind,
-                    call.place.clone(),
-                    sources,
-                    call.op_name.clone(),
-                    call.handles.clone(),
-                )
+                    place.clone(),
+                    source.clone(),
+                    call.op_name.as_str(),
+                    PyTuple::new(py, call.handles.iter())?,
+                ))
             })
             .collect()
     }

@@ -1,6 +1,7 @@
 //! The audit of one module: which native calls it has, and what each of them touches.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use petgraph::Direction::Incoming;
 use petgraph::visit::EdgeRef as _;
@@ -82,10 +83,10 @@ pub struct Call {
     pub target: String,
     /// What it does.
     pub kind: Kind,
-    /// The computations around it, the entry computation first.
-    pub place: Vec<String>,
-    /// Where it comes from, the innermost line first; empty where the module does not say.
-    pub source: Vec<Source>,
+    /// The computations around it, the entry computation first. Shared by all calls there.
+    pub place: Arc<[String]>,
+    /// Where it comes from, the innermost line first; empty where the module does not say. Shared by all calls from there.
+    pub source: Arc<[Source]>,
     /// JAX's name for it, such as `jit(step)/ffi_call`.
     pub op_name: String,
     /// The handles that it touches.
@@ -184,6 +185,9 @@ impl Audit {
         let later_accesses = accesses.split_off(dependence.calls.len());
 
         let mut audit = Self { module, dependence, calls: Vec::new(), roots, accesses, later_accesses };
+        // Thousands of calls come from a few lines.
+        let mut places: HashMap<u32, Arc<[String]>> = HashMap::new();
+        let mut sources: HashMap<_, Arc<[Source]>> = HashMap::new();
         audit.calls = (0..audit.dependence.calls.len())
             .map(|call| {
                 let site = &audit.dependence.calls[call];
@@ -196,8 +200,11 @@ impl Audit {
                     name: instruction.name.clone(),
                     target: instruction.target.clone(),
                     kind: roles.get(instruction.target.as_str()).map_or(Kind::Other, Roles::kind),
-                    place: audit.place(site.context),
-                    source: audit.sources(site.instruction, site.context),
+                    place: places.entry(site.context).or_insert_with(|| audit.place(site.context).into()).clone(),
+                    source: sources
+                        .entry((site.context, instruction.line()))
+                        .or_insert_with(|| audit.sources(site.instruction, site.context).into())
+                        .clone(),
                     op_name: instruction.op_name.clone(),
                     handles: handles.into_iter().map(|root| audit.roots.name(root).to_owned()).collect(),
                 }

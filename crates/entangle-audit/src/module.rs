@@ -1,6 +1,7 @@
 //! A module that was read and checked: every reference resolved, nothing cyclic.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 use std::ops::Range;
 
 use prost::Message as _;
@@ -327,6 +328,13 @@ impl Shape {
             _ => 0,                   // tokens and opaque values
         };
         elements.saturating_mul(bytes)
+    }
+}
+
+impl Instruction {
+    /// What its lines are made of: equal for instructions from the same lines.
+    pub(crate) fn line(&self) -> impl Eq + Hash + use<> {
+        (self.stack_frame, if self.stack_frame == 0 { self.source.clone() } else { Default::default() })
     }
 }
 

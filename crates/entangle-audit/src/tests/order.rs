@@ -178,7 +178,7 @@ fn a_native_call_inside_a_function_is_not_overlooked() {
     main.read("after", &[h, token]);
     let audit = audit(vec![function, main]);
     assert_eq!(races(&audit), ["inner unordered", "unordered after"]);
-    assert_eq!(audit.calls()[0].place, ["main", "call"]);
+    assert_eq!(*audit.calls()[0].place, ["main".to_owned(), "call".to_owned()]);
 }
 
 #[test]
