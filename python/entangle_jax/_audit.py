@@ -333,8 +333,8 @@ def audit(
     **What is taken for the same object.** The value of the handle is followed backwards through `entangle`, copies,
     loop carries, branches, and the results of writes (which are tokens) to where it comes from. Equal constants are the
     same object, and so are elements of one array at indices that are not known, or of an array whose elements were
-    moved; different arguments, different constants and elements at different known indices are different ones. The token and the fence of an argument that
-    is a `Handle` are one object.
+    moved; different arguments, different constants and elements at different known indices are different ones. The
+    token and the fence of an argument that is a `Handle` are one object.
 
     **What is not proven.** That two arguments are not one object after all; anything about native calls whose targets
     are not given; what a native call does with an object that it reaches otherwise than through its handle.
