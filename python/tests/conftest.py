@@ -1,5 +1,7 @@
 """Every test runs on four CPU devices, as the first thing that jax is told."""
 
+import time
+
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,5 +25,9 @@ from entangle_jax import testing  # noqa: E402 (after the number of devices is s
 def slots():
     """The native slots, all at zero, with an empty log."""
     testing.reset()
+    time.sleep(0.01)
+    while testing.log():  # a program that the test before did not wait for
+        testing.reset()
+        time.sleep(0.01)
     yield testing
     testing.reset()
