@@ -255,7 +255,7 @@ def main():
     handler = measure_handler(options.build)
     print(report.handler_table(handler))
     if options.short:
-        far = [row["measure"] for row in results if report.falls_short(row, 1 if row["exact"] else 2)]
+        far = [row["measure"] for row in results if report.falls_short(row, 1 if row["exact"] else 3)]
         sys.exit(f"bench: far beyond the limit: {'; '.join(far)}" if far else 0)
     plots = measure_plots(workers)
     report.write(
