@@ -52,9 +52,8 @@ def entangle(payload: P, *witnesses: Any) -> P:
     """
     if not witnesses:
         return payload
-    if not _private.trace_state_clean():
-        return _call(sort_leaves(payload, witnesses, warn=True))
-    if not (made := tuple(witness for witness in witnesses if not is_there_already(witness))):
+    made = tuple(witness for witness in witnesses if not is_there_already(witness))
+    if not made or not _private.trace_state_clean():
         return _call(sort_leaves(payload, witnesses, warn=True))
     try:
         result = _eager(payload, made)

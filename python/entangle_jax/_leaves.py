@@ -60,9 +60,10 @@ def sort_leaves(payload: Any, witnesses: tuple[Any, ...], *, warn: bool) -> Oper
     others: dict[int, Any] = {}
     shared: dict[int, None] = {}
     for i, leaf in enumerate(witness_leaves):
+        if is_there_already(leaf):
+            continue
         if not _is_traced_or_on_device(leaf):
-            if not is_there_already(leaf):
-                _array_of(leaf, "witness", witnesses, i)  # it may be no array at all
+            _array_of(leaf, "witness", witnesses, i)  # it may be no array at all
         elif (place := index.get(id(leaf))) is not None:
             shared[place] = None
         else:
@@ -98,9 +99,9 @@ _HOST_VALUES = (bool, int, float, complex, np.generic, np.ndarray)
 
 def is_there_already(witness: Any) -> bool:
     """Whether it is a value of the host, which nothing computes and nobody has to wait for."""
-    return isinstance(witness, _HOST_VALUES) and (
-        not isinstance(witness, np.generic | np.ndarray) or witness.dtype.kind in "biufc"
-    )
+    if isinstance(witness, np.generic | np.ndarray):
+        return witness.dtype.kind in "biufc"
+    return isinstance(witness, _HOST_VALUES)
 
 
 def _array_of(leaf: Any, role: str, tree: Any, index: int) -> Any:

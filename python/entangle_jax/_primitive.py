@@ -72,12 +72,12 @@ def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, sha
         "A compiler may remove that before it schedules: check the order of native calls in the compiled program"
     )
     # XLA tokens have no place in a barrier.
-    arrays = [i for i, aval in enumerate(ctx.avals_in) if aval is not _private.abstract_token]
+    is_token = [aval is _private.abstract_token for aval in ctx.avals_in]
 
     def barrier(*values: Any) -> list[Any]:
-        results = dict(enumerate(values))
-        results.update(zip(arrays, jax.lax.optimization_barrier([values[i] for i in arrays]), strict=True))
-        return [results[i] for i in range(n)]
+        arrays = [value for value, token in zip(values, is_token, strict=True) if not token]
+        behind = iter(jax.lax.optimization_barrier(arrays))
+        return [value if token else next(behind) for value, token in zip(values[:n], is_token, strict=False)]
 
     return mlir.lower_fun(barrier, multiple_results=True)(ctx, *operands)
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use entangle_audit::{CopyReason, Cost, Fate, Kind, Module, Target, Targets, Unproven};
@@ -77,16 +78,10 @@ impl Audit {
             .calls()
             .iter()
             .map(|call| {
-                let place = match places.entry(call.place.as_ptr()) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => new.insert(PyTuple::new(py, call.place.iter())?),
-                };
-                let source = match sources.entry(call.source.as_ptr()) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => {
-                        new.insert(PyTuple::new(py, call.source.iter().map(|s| (&s.file, s.line, &s.function)))?)
-                    }
-                };
+                let place = made_once(&mut places, call.place.as_ptr(), || PyTuple::new(py, call.place.iter()))?;
+                let source = made_once(&mut sources, call.source.as_ptr(), || {
+                    PyTuple::new(py, call.source.iter().map(|s| (&s.file, s.line, &s.function)))
+                })?;
                 let kind = match call.kind {
                     Kind::Read => "read",
                     Kind::Write => "write",
@@ -97,8 +92,8 @@ impl Audit {
                     call.name.as_str(),
                     call.target.as_str(),
                     kind,
-                    place.clone(),
-                    source.clone(),
+                    place,
+                    source,
                     call.op_name.as_str(),
                     PyTuple::new(py, call.handles.iter())?,
                 ))
@@ -152,6 +147,18 @@ impl Audit {
         let lost = away(py, || entangle_audit::lost(&self.0, &compiled.0))?;
         Ok(lost.into_iter().map(|lost| (lost.call, lost.merged_with)).collect())
     }
+}
+
+/// What was made for this key, which is made now if it was not.
+fn made_once<K: Eq + Hash, V: Clone>(
+    known: &mut HashMap<K, V>,
+    key: K,
+    make: impl FnOnce() -> PyResult<V>,
+) -> PyResult<V> {
+    Ok(match known.entry(key) {
+        Entry::Occupied(there) => there.get().clone(),
+        Entry::Vacant(place) => place.insert(make()?).clone(),
+    })
 }
 
 /// Works while other Python threads run. A panic is a fault of the audit, which a caller may catch like other errors.

@@ -119,6 +119,13 @@ pub(crate) struct Access {
     pub(crate) writes: Vec<u32>,
 }
 
+impl Access {
+    /// All that it touches.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = u32> {
+        self.reads.iter().chain(&self.writes).copied()
+    }
+}
+
 /// A module with its dependences followed: ask it for [`Audit::races`], [`Audit::order`], [`Audit::costs`] and [`Audit::graph`].
 pub struct Audit {
     pub(crate) module: Module,
@@ -193,7 +200,7 @@ impl Audit {
                 let site = &audit.dependence.calls[call];
                 let instruction = &audit.module.instructions[site.instruction];
                 let access = &audit.accesses[call];
-                let mut handles: Vec<u32> = access.reads.iter().chain(&access.writes).copied().collect();
+                let mut handles: Vec<u32> = access.roots().collect();
                 handles.sort_unstable();
                 handles.dedup();
                 Call {

@@ -42,12 +42,12 @@ impl Horizons {
             for &root in &access.writes {
                 writers.entry((context, root)).or_default().push(call);
             }
-            for &root in access.reads.iter().chain(&access.writes) {
+            for root in access.roots() {
                 touched[root as usize] = LastTouch::Call(call);
             }
         }
         for access in &audit.later_accesses {
-            for &root in access.reads.iter().chain(&access.writes) {
+            for root in access.roots() {
                 touched[root as usize] = LastTouch::Later;
             }
         }
@@ -75,7 +75,7 @@ impl Horizons {
         });
         let mut horizon = last_call;
         for access in calls.iter().map(|&call| &audit.accesses[call as usize]) {
-            for &root in access.reads.iter().chain(&access.writes) {
+            for root in access.roots() {
                 let next_write = self
                     .writers
                     .get(&(context, root))

@@ -228,9 +228,9 @@ impl Audit {
 
     fn race(&self, open: &Open) -> Race {
         let (first, second) = (open.first as usize, open.second as usize);
-        let roots = |call: usize| self.accesses[call].reads.iter().chain(&self.accesses[call].writes);
+        let roots = |call: usize| self.accesses[call].roots();
         // The less precise of the two roots names both: an array and its element meet in the array.
-        let shared = roots(first).find_map(|&a| roots(second).find(|&&b| self.roots.overlap(a, b)).map(|&b| a.min(b)));
+        let shared = roots(first).find_map(|a| roots(second).find(|&b| self.roots.overlap(a, b)).map(|b| a.min(b)));
         let (first, second) = if open.later_iteration_of.is_none() && self.scheduled_before(second, first) {
             (second, first)
         } else {
@@ -317,13 +317,7 @@ impl Audit {
 
     /// For every root that a call touches, the touched roots that may be the same object.
     fn overlapping_roots(&self) -> Vec<Vec<u32>> {
-        let mut touched: Vec<u32> = self
-            .accesses
-            .iter()
-            .chain(&self.later_accesses)
-            .flat_map(|access| access.reads.iter().chain(&access.writes))
-            .copied()
-            .collect();
+        let mut touched: Vec<u32> = self.accesses.iter().chain(&self.later_accesses).flat_map(Access::roots).collect();
         touched.sort_unstable();
         touched.dedup();
         let mut by_base: HashMap<u32, Vec<u32>> = HashMap::new();
