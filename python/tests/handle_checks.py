@@ -338,6 +338,36 @@ def no_buffer_stands_twice_in_a_handle(handle_class):
 
 
 @check
+def a_handle_shares_no_buffer_with_its_caller_or_another_handle(handle_class):
+    def make(token):
+        return handle_class(token), handle_class(token), handle_class(token, token), handle_class((token, token))
+
+    for apply in (make, jax.jit(make)):
+        token = testing.slot(0)
+        handles = apply(token)
+        leaves = [token, *jax.tree.leaves(handles)]
+        assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves) == 11
+        jax.jit(lambda handles: handles, donate_argnums=0)(handles)  # raises if a buffer is donated twice
+        assert not token.is_deleted()
+
+
+@check
+def what_comes_after_a_value_waits_for_it_and_holds_back_no_read(handle_class):
+    def program(token, other):
+        handle = handle_class(token)
+        a, handle = handle.read(read, "a")
+        handle = handle.after(read(other, "snapshot"))
+        b, handle = handle.read(read, "b")
+        w, handle = handle.write(write, "w", 1.0)
+        return (a, b, w)
+
+    has_path = path(program, testing.slot(0), testing.slot(1))
+    for first, then in [("snapshot", "b"), ("snapshot", "w"), ("a", "w"), ("b", "w")]:
+        assert has_path(first, then), (first, then)
+    assert not has_path("a", "b")
+
+
+@check
 def an_access_costs_one_call_of_one_token(handle_class):
     def entangles(program):
         jaxpr = jax.make_jaxpr(program)(handle_class(testing.slot(0)))
