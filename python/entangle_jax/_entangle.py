@@ -76,7 +76,7 @@ def entangle(payload: P, *witnesses: Any) -> P:
 
 
 _last_trace: list[object] = [None]
-"""One object, a new one each time that `_eager` is traced. If another thread traced it, we look once more than needed."""
+"""One object, a new one each time that `_eager` is traced, by whichever thread: at worst we look once too often."""
 
 
 @jax.jit

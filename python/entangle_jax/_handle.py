@@ -73,7 +73,7 @@ class Handle(Generic[T]):
     Args:
       token: a pytree with at least one array, of any shape and dtype. Python numbers and numpy arrays become arrays as
         they do in `jax.numpy`. Keep it small: the handle holds it twice, in memory of its own.
-      fence: only to make a handle of an old one, or to say something of each part, as in `vmap(f, in_axes=Handle(0, 0))`.
+      fence: only to make a handle of an old one, or to say something of each part: `vmap(f, in_axes=Handle(0, 0))`.
 
     Raises:
       TypeError: a leaf of the token is not an array, or there is none; or the token contains handles (see `join`).
@@ -234,8 +234,9 @@ class Handle(Generic[T]):
                 f"entangle_jax.Handle.split: the token is of type {type(self.token).__name__}, wanted a tuple: the "
                 "handle is not one that `Handle.join` made."
             )
+        fences: Any = self.fence
         pasts = self._past.split(len(self.token)) if self._past else [None] * len(self.token)
-        return tuple(_made(*each) for each in zip(self.token, self.fence, pasts, strict=True))  # type: ignore[arg-type]
+        return tuple(_made(*each) for each in zip(self.token, fences, pasts, strict=True))
 
     def __repr__(self) -> str:
         return f"Handle(token={self.token!r}, fence={self.fence!r})"

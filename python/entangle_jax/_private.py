@@ -32,10 +32,6 @@ apply_primitive: Any = _take("jax._src.dispatch", "apply_primitive")
 # Public until 0.4.36.
 trace_state_clean: Any = _take("jax._src.core", "trace_state_clean")
 
-# Tells one trace from another, so that `Handle` does not take two traces of a function for two uses of a handle.
-# `jax.extend.core` has it too, and imports Pallas. There since 0.4.36.
-get_opaque_trace_state: Any = _take("jax._src.core", "get_opaque_trace_state")
-
 # The trace that is going on and the traces around it, so that `Handle` sees a loop between the place where a handle was
 # made and the place where it is used. There since 0.4.36.
 trace_ctx: Any = _take("jax._src.core", "trace_ctx")
@@ -78,7 +74,7 @@ def traces() -> list[Any]:
     return cast("list[Any]", unsafe_get_trace_stack(trace_ctx.trace))
 
 
-def trace_of(tracer: jax.core.Tracer) -> Any:
+def trace_of(tracer: Any) -> Any:
     """The trace that made this tracer."""
     return tracer._trace
 
@@ -89,7 +85,7 @@ def loop_traced(trace: Any) -> str | None:
     A trace without `frame`, as of `vmap` and `grad`, is of no loop. What JAX says of a function that it traces is there
     since 0.5.
     """
-    info = getattr(getattr(trace, "frame", None), "debug_info", None)
+    info: Any = getattr(getattr(trace, "frame", None), "debug_info", None)
     return info.func_src_info if getattr(info, "traced_for", None) in _LOOPS else None
 
 

@@ -682,6 +682,17 @@ def test_an_inner_loop_that_does_not_carry_the_handle_of_the_outer_one_is_report
         jax.lax.scan(outer, Handle(testing.slot(0)), jnp.arange(3))
 
 
+def test_a_branch_that_writes_through_a_handle_that_the_body_read_through_is_reported():
+    handle = Handle(testing.slot(0))
+
+    def body(x, i):
+        _, here = handle.read(testing.read)
+        return jax.lax.cond(x > 0, lambda: write_it(here, i).token, lambda: i), None
+
+    with pytest.warns(OrderingWarning, match="from outside of the loop of"):
+        jax.lax.scan(body, 0, jnp.arange(3))
+
+
 def test_without_being_carried_no_later_write_waits_for_the_loop():
     """What the warnings are about."""
 

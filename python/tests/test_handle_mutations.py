@@ -27,7 +27,7 @@ MUTATIONS = {
     "writes of joined objects wait for one object": ("entangle(fences, fences)", "fences"),
     "joined objects keep no fence": ("entangle(fences, fences)", "entangle(tokens, tokens)"),
     "joined objects hold back reads": ("entangle(tokens, tokens)", "entangle(tokens, fences)"),
-    "split objects forget reads": ("zip(self.token, self.fence, pasts", "zip(self.token, _copies(self.token), pasts"),
+    "split objects forget reads": ("fences: Any = self.fence", "fences: Any = _copies(self.token)"),
     "a new handle holds its token twice": ("_copies(token), _copies(fence), None", "_copies(token), fence, None"),
     "a new handle holds the caller's token": ("_copies(token), _copies(fence), None", "token, _copies(fence), None"),
     "a new token is held twice": ("return new, _copies(new)", "return new, new"),
@@ -72,7 +72,7 @@ def test_with_all_of_them_no_check_fails():
 MISUSE = "test_handle_misuse.py::"
 RULES = {
     "a Ref orders nothing": Mutation(
-        ["test_tokens_and_refs.py::test_a_write_does_not_overtake_the_call_whose_result_is_in_a_ref"],
+        ["test_tokens_and_refs.py::test_a_write_does_not_overtake_the_call_whose_result_is_in_a_ref[inside-plainly]"],
         ("_leaves.py", "return leaf[...] if is_ref(leaf) else _unwrapped(leaf)", "return 1 if is_ref(leaf) else leaf"),
     ),
     "a call whose result is in a Ref counts as one without a result": Mutation(
@@ -106,7 +106,7 @@ RULES = {
         ("_handle.py", "    _fence: T\n", "    fence: T\n"),
     ),
     "iterations write in any order": Mutation(
-        [MISUSE + "test_iterations_that_write_through_a_handle_from_outside_are_reported"],
+        [MISUSE + "test_iterations_that_write_through_a_handle_from_outside_are_reported[eager-scan-write_it]"],
         ("_handle.py", '        past.check_loop("write")\n', ""),
     ),
     "a read in the body hides where the handle is from": Mutation(
@@ -123,19 +123,19 @@ RULES = {
         ),
     ),
     "a branch in the body hides where the handle is from": Mutation(
-        [MISUSE + "test_iterations_that_write_through_a_handle_from_outside_are_reported"],
+        [MISUSE + "test_a_branch_that_writes_through_a_handle_that_the_body_read_through_is_reported"],
         ("_past.py", "origins[0] if len(origins) == 1 else _origin(token)", "_origin(token)"),
     ),
     "an alarm for a handle that is carried": Mutation(
-        [MISUSE + "test_a_handle_that_is_carried_is_not_reported"],
+        [MISUSE + "test_a_handle_that_is_carried_is_not_reported[eager-scan-write_it]"],
         ("_past.py", "traces = traces[traces.index(origin()) + 1 :]", "pass"),
     ),
     "an alarm for two reads that are joined": Mutation(
-        [MISUSE + "test_what_is_no_mistake_is_not_reported"],
+        [MISUSE + "test_what_is_no_mistake_is_not_reported[two_reads_joined]"],
         ("_past.py", "frozenset().union(*(each.reads for each in same))", "self.reads"),
     ),
     "an alarm for an old handle that is joined with a new one": Mutation(
-        [MISUSE + "test_what_is_no_mistake_is_not_reported"],
+        [MISUSE + "test_what_is_no_mistake_is_not_reported[an_old_handle_joined_with_a_new_one]"],
         (
             "_past.py",
             "self.of.write if any(each.write is self.of.write for each in same) else self.write",
@@ -143,11 +143,11 @@ RULES = {
         ),
     ),
     "a read that is forgotten is forgotten here too": Mutation(
-        [MISUSE + "test_a_handle_that_is_used_twice_is_reported_with_both_places"],
+        [MISUSE + "test_a_handle_that_is_used_twice_is_reported_with_both_places[read_then_write-eager]"],
         ("_past.py", "of.forgotten = place", "pass"),
     ),
     "a handle is no array, and JAX says something else": Mutation(
-        [MISUSE + "test_a_handle_where_an_array_is_wanted_is_told_of_its_token"],
+        [MISUSE + "test_a_handle_where_an_array_is_wanted_is_told_of_its_token[eager-ffi_call]"],
         ("_handle.py", "def __jax_array__(", "def jax_array("),
     ),
 }
