@@ -1,10 +1,12 @@
 """A handle of a native object whose readers and writers are in order by construction.
 
 A handle holds the token of the object twice, and the second copy is the fence. Reads are given the token, writes are
-given the fence; every access makes what comes after it wait, with one `entangle`: ::
+given the fence; every access makes what comes after it wait, with one `entangle` (and `after` with two): ::
 
     read     result = fn(token)      fence        = entangle(fence, result)
     write    result = fn(fence)      token, fence = entangle((token, fence), result)
+    after                            token        = entangle(token, *values)
+                                     fence        = entangle(fence, *values)
 
 So the token depends on the writes alone, which leaves reads free among themselves, and the fence depends on every
 access, which is what a write has to wait for. With `t` and `f` for the two::
@@ -68,7 +70,8 @@ class Handle(Generic[T]):
 
     An access through an old handle, one that another access has already replaced, is not ordered after that
     access. Where this can be seen, which is within one function, an `OrderingWarning` names both places. To use an
-    old handle on purpose make a new one of it, `Handle(old.token, old.fence)`.
+    old handle on purpose make a new one of it, `Handle(old.token, old.fence)`. A loop has to carry the handle that its
+    body writes through: an `OrderingWarning` names the loop if the body uses a handle from outside instead.
 
     Args:
       token: a pytree with at least one array, of any shape and dtype. Python numbers and numpy arrays become arrays as
@@ -221,7 +224,8 @@ class Handle(Generic[T]):
         # Two calls: in one, the tokens would wait for the reads as the fences do.
         trace = current_trace()
         past = Past.joined(trace, [handle._past_in(trace) for handle in handles])
-        return _made(entangle(tokens, tokens), entangle(fences, fences), past)
+        # Copies, because two handles that reads of one handle returned have one token.
+        return _made(_copies(entangle(tokens, tokens)), _copies(entangle(fences, fences)), past)
 
     def split(self) -> tuple[Handle[Any], ...]:
         """The handles of the objects of a handle that was made by `join`, in their order.
@@ -268,7 +272,7 @@ class Handle(Generic[T]):
                 f"entangle_jax.Handle.write: the new token is {got}, wanted one like the old one, {wanted}: a handle "
                 "keeps its structure, shapes and dtypes, so that a loop can carry it. Make a new `Handle` instead."
             )
-        return new, _copies(new)
+        return _copies(new), _copies(new)
 
     def _past_in(self, trace: Any) -> Past:
         if self._past is None or self._past.trace != trace:

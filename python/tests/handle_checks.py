@@ -328,6 +328,7 @@ def no_buffer_stands_twice_in_a_handle(handle_class):
         lambda handle: handle.write(replace, token=lambda result: result[1])[1],
         lambda handle: handle_class.join(handle, handle_class(testing.slot(1))),
         lambda handle: handle_class.join(handle, handle_class(testing.slot(1))).split()[0],
+        lambda handle: handle_class.join(handle.read(testing.read)[1], handle.read(testing.read)[1]),
     ]
     for step in steps:
         for apply in (step, jax.jit(step), jax.jit(step, donate_argnums=0), batched(step)):

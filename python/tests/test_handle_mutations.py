@@ -30,7 +30,11 @@ MUTATIONS = {
     "split objects forget reads": ("fences: Any = self.fence", "fences: Any = _copies(self.token)"),
     "a new handle holds its token twice": ("_copies(token), _copies(fence), None", "_copies(token), fence, None"),
     "a new handle holds the caller's token": ("_copies(token), _copies(fence), None", "token, _copies(fence), None"),
-    "a new token is held twice": ("return new, _copies(new)", "return new, new"),
+    "a new token is held twice": (
+        "return _copies(new), _copies(new)",
+        "new = _copies(new); return new, new",
+    ),
+    "joined reads hold one token twice": ("_copies(entangle(tokens, tokens))", "entangle(tokens, tokens)"),
     "reads do not wait for a value": ("_made(entangle(self.token, *values), ", "_made(self.token, "),
     "writes do not wait for a value": ("entangle(self.fence, *values), past", "self.fence, past"),
     "a value holds back reads": (
