@@ -354,16 +354,18 @@ def a_handle_shares_no_buffer_with_its_caller_or_another_handle(handle_class):
 
 @check
 def what_comes_after_a_value_waits_for_it_and_holds_back_no_read(handle_class):
-    def program(token, other):
+    def program(token, other, third):
+        snapshot = read(third, "snapshot")
         handle = handle_class(token)
         a, handle = handle.read(read, "a")
-        handle = handle.after(read(other, "snapshot"))
-        b, handle = handle.read(read, "b")
-        w, handle = handle.write(write, "w", 1.0)
-        return (a, b, w)
+        b, handle = handle.after(snapshot).read(read, "b")
+        handle = handle_class(other)
+        c, handle = handle.read(read, "c")
+        w, handle = handle.after(snapshot).write(write, "w", 1.0)
+        return (a, b, c, w)
 
-    has_path = path(program, testing.slot(0), testing.slot(1))
-    for first, then in [("snapshot", "b"), ("snapshot", "w"), ("a", "w"), ("b", "w")]:
+    has_path = path(program, testing.slot(0), testing.slot(1), testing.slot(2))
+    for first, then in [("snapshot", "b"), ("snapshot", "w"), ("c", "w")]:
         assert has_path(first, then), (first, then)
     assert not has_path("a", "b")
 
