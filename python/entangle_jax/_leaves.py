@@ -1,7 +1,7 @@
 """What `entangle` was given: which leaves are operands, and what is wrong with the others."""
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +12,24 @@ from entangle_jax import _private
 from entangle_jax._warnings import warn_user
 
 
-class Operands(NamedTuple):
+class Operands:
     """The operands of one native call, and how its results make up the payload again."""
 
-    payload: list[Any]
-    """Each distinct leaf of the payload, as an array."""
-    witnesses: list[Any]
-    """Each distinct leaf of the witnesses that is not a leaf of the payload as well."""
-    shared: tuple[int, ...]
-    """Indices into `payload` of the leaves that are witnesses as well."""
-    places: list[int]
-    """For each leaf of the payload in order: which of `payload` it is."""
-    treedef: Any
-    """The structure of the payload."""
+    __slots__ = ("payload", "places", "shared", "treedef", "witnesses")
+
+    def __init__(
+        self, payload: list[Any], witnesses: list[Any], shared: tuple[int, ...], places: list[int], treedef: Any
+    ) -> None:
+        self.payload = payload
+        """Each distinct leaf of the payload, as an array."""
+        self.witnesses = witnesses
+        """Each distinct leaf of the witnesses that is not a leaf of the payload as well."""
+        self.shared = shared
+        """Indices into `payload` of the leaves that are witnesses as well."""
+        self.places = places
+        """For each leaf of the payload in order: which of `payload` it is."""
+        self.treedef = treedef
+        """The structure of the payload."""
 
 
 def sort_leaves(payload: Any, witnesses: tuple[Any, ...], *, warn: bool) -> Operands:
