@@ -91,7 +91,7 @@ def _propagate_user_sharding(user_sharding: Any, shape: Any, backend: Any) -> An
 def _infer_sharding_from_operands(shapes: Any, shardings: Sequence[Any], result: Any, backend: Any) -> Any:
     del shapes, backend
     # What nobody has said anything about yet is whole.
-    known = [_on_all_devices(sharding or _private.HloSharding.replicate()) for sharding in shardings]
+    known = [sharding or _private.HloSharding.replicate() for sharding in shardings]
     if not result.is_tuple():
         return known[0]
     return _private.HloSharding.tuple_sharding(result, known[: len(result.tuple_shapes())])

@@ -1,7 +1,7 @@
 """Programs over four devices in which a witness or a payload leaf lives on one of them, as results of callbacks do.
 
 Each check raises if something is out of order or is sent about. They are run by `test_one_device.py`, and by
-`test_one_device_mutations.py` on the package with one of its fixes taken out.
+`test_mutations.py` on the package with one of its fixes taken out.
 """
 
 import functools
