@@ -132,9 +132,9 @@ def callbacks_on_two_devices_run_in_another_order(mesh):
         return lambda token: io_callback(on_host, INT, token.sum(), sharding=where)
 
     def program(token):
-        first, handle = Handle(token).write(call("first", 0, 0.02))
-        second, handle = handle.write(call("second", 1, 0.01))
-        third, handle = handle.write(call("third", 0, 0))
+        _, handle = Handle(token).write(call("first", 0, 0.02))
+        _, handle = handle.write(call("second", 1, 0.01))
+        _, handle = handle.write(call("third", 0, 0))
         return handle.wait()
 
     token = jax.device_put(jnp.int32(0), NamedSharding(mesh, P()))

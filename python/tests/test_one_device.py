@@ -35,7 +35,9 @@ def test_a_callback_that_raises_lets_no_device_run_on():
         threading.Thread(target=tell).start()
         jax.block_until_ready(executable(*inputs(mesh)))
     """
-    timeouts = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=2 --xla_cpu_collective_call_terminate_timeout_seconds=4"
+    timeouts = (
+        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=2 --xla_cpu_collective_call_terminate_timeout_seconds=4"
+    )
     status, out, err = fresh.finish(fresh.start(code, env={"XLA_FLAGS": timeouts}))
     assert out == "writes: 0\n"
     assert status == -signal.SIGABRT
