@@ -7,8 +7,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::device::{Pool, Staging, Stream};
-use crate::{Op, log, read, reset, write};
+use xla_ffi::{Call, Error};
+
+use crate::slots::{Op, log, read, reset, write};
+use crate::stream::{Pool, Staging, Stream};
 
 /// Runs these at once.
 fn together<const N: usize>(threads: [Box<dyn FnOnce() + Send>; N]) {
@@ -45,8 +47,18 @@ fn the_log_holds_what_ran_in_the_order_in_which_it_ran() {
 /// Memory of the host, as a driver would give it out.
 struct Host;
 
+impl entangle_core::Stream for Host {
+    fn of(_: &Call<'_>) -> Result<Self, Error> {
+        unreachable!()
+    }
+}
+
 // SAFETY: the memory is never freed, and nothing else is ever enqueued.
 unsafe impl Stream for Host {
+    fn pool() -> &'static Pool {
+        unreachable!()
+    }
+
     fn allocate(&self, bytes: usize) -> Result<NonNull<c_void>, String> {
         let words = vec![0_u64; bytes.div_ceil(8)].leak();
         Ok(NonNull::from(&mut words[0]).cast())

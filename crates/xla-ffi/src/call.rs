@@ -5,21 +5,20 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::error::{Code, Error, Fault};
-use crate::ffi::{self, Mirror};
+use crate::error::{Code, Error, Fault, Silent};
+use crate::ffi::{self, Mirror, SetByRuntime};
 
 /// Whether a value can stand there at all: neither null nor misaligned.
 fn can_be_read<T>(ptr: *const T) -> bool {
     !ptr.is_null() && ptr.is_aligned()
 }
 
-/// Opens a mirrored struct if its pointer and its size allow.
+/// An error unless the pointer and the size of a mirrored struct allow to use its fields. Reads nothing but the size.
 ///
 /// # Safety
-/// `ptr` is null, or misaligned, or points to `struct_size` readable bytes that stay unchanged for `'a`,
-/// where `struct_size` is the `usize` at `ptr`.
+/// `ptr` is null, or misaligned, or points to a readable `usize`.
 #[inline]
-pub(crate) unsafe fn open<'a, T: Mirror, E: Fault>(ptr: *const T) -> Result<&'a T, E> {
+pub(crate) unsafe fn check<T: Mirror, E: Fault>(ptr: *const T) -> Result<(), E> {
     if !can_be_read(ptr) {
         return Err(E::new(move || Error::frame(format_args!("the pointer to {} is {ptr:p}", T::NAME))));
     }
@@ -30,9 +29,55 @@ pub(crate) unsafe fn open<'a, T: Mirror, E: Fault>(ptr: *const T) -> Result<&'a 
             Error::frame(format_args!("{} has {struct_size} bytes, wanted {} or more", T::NAME, T::END))
         }));
     }
-    // SAFETY: not null, aligned, and long enough; the caller vouches for the bytes and the lifetime. A
-    // struct that ends in padding is padded in C too, so the reference stays within the C object.
+    Ok(())
+}
+
+/// Opens a mirrored struct if its pointer and its size allow.
+///
+/// # Safety
+/// `ptr` is null, or misaligned, or points to `struct_size` readable bytes that stay unchanged for `'a`,
+/// where `struct_size` is the `usize` at `ptr`.
+#[inline]
+pub(crate) unsafe fn open<'a, T: SetByRuntime, E: Fault>(ptr: *const T) -> Result<&'a T, E> {
+    // SAFETY: the caller's contract.
+    unsafe { check(ptr) }?;
+    // SAFETY: not null, aligned, and long enough; the caller vouches for the bytes and the lifetime, and the fields are
+    // set (`SetByRuntime`). A struct that ends in padding is padded in C too, so the reference stays within the C object.
     Ok(unsafe { &*ptr })
+}
+
+/// The stages in which XLA calls a target's handlers. A target may have a handler for each; most have one, for EXECUTE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Once for each call site, when the program is compiled or loaded.
+    Instantiate = ffi::STAGE_INSTANTIATE as isize,
+    /// Before each run of the program: says what the call needs.
+    Prepare = ffi::STAGE_PREPARE as isize,
+    /// Before each run of the program, when that is there.
+    Initialize = ffi::STAGE_INITIALIZE as isize,
+    /// The one in which buffers hold data.
+    Execute = ffi::STAGE_EXECUTE as isize,
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Instantiate, Self::Prepare, Self::Initialize, Self::Execute];
+
+    /// Its name in XLA, in lower case, as `jax.ffi.register_ffi_target` takes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Instantiate => "instantiate",
+            Self::Prepare => "prepare",
+            Self::Initialize => "initialize",
+            Self::Execute => "execute",
+        }
+    }
+
+    #[inline]
+    const fn as_c(self) -> c_int {
+        self as c_int
+    }
 }
 
 /// One call of a handler by XLA.
@@ -50,28 +95,42 @@ impl<'a> Call<'a> {
         Ok(Self { frame })
     }
 
-    /// An error unless this call is in the EXECUTE stage, the one in which buffers hold data.
-    ///
-    /// # Errors
-    /// It is in another stage.
-    pub fn expect_execute(&self) -> Result<(), Error> {
-        self.check_execute()
+    /// The stage of this call, or `None` if it is one that came after this crate.
+    #[must_use]
+    pub fn stage(&self) -> Option<Stage> {
+        Stage::ALL.into_iter().find(|stage| stage.as_c() == self.frame.stage)
     }
 
-    pub(crate) fn check_execute<E: Fault>(&self) -> Result<(), E> {
-        let stage = self.frame.stage;
-        if stage == ffi::STAGE_EXECUTE {
-            return Ok(());
+    /// An error unless this call is in one of these stages.
+    #[inline]
+    pub(crate) fn check_stage(&self, stages: &[Stage]) -> Result<(), Error> {
+        let found = self.frame.stage;
+        if stages.iter().any(|stage| stage.as_c() == found) { Ok(()) } else { Err(wrong_stage(found, stages)) }
+    }
+
+    /// Whether each result has the memory of the operand with its index, as it has if the program asked XLA for it
+    /// (`input_output_aliases` of `jax.ffi.ffi_call`) for all of them.
+    ///
+    /// It is as quick as can be and says only that something is not as it should be, a malformed frame included: what it is
+    /// can be found with [`args`](Self::args) and [`rets`](Self::rets).
+    #[must_use]
+    #[inline]
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.compare_places(), Ok(true))
+    }
+
+    #[inline]
+    fn compare_places(&self) -> Result<bool, Silent> {
+        let (args, rets) = (self.open_args()?, self.open_rets()?);
+        if rets.is_empty() || rets.len() > args.len() {
+            return Ok(false);
         }
-        Err(E::new(move || {
-            Error::new(
-                Code::Unimplemented,
-                format!(
-                    "called in stage {stage} of the XLA FFI, but this handler is for stage {} (EXECUTE) alone; register it as the \"execute\" handler",
-                    ffi::STAGE_EXECUTE
-                ),
-            )
-        }))
+        for index in 0..rets.len() {
+            if args.open_at::<Silent>(index)?.data != rets.open_at::<Silent>(index)?.data {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The operands.
@@ -82,7 +141,7 @@ impl<'a> Call<'a> {
         self.open_args()
     }
 
-    pub(crate) fn open_args<E: Fault>(&self) -> Result<Buffers<'a, Arg>, E> {
+    fn open_args<E: Fault>(&self) -> Result<Buffers<'a, Arg>, E> {
         let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
@@ -96,7 +155,7 @@ impl<'a> Call<'a> {
         self.open_rets()
     }
 
-    pub(crate) fn open_rets<E: Fault>(&self) -> Result<Buffers<'a, Ret>, E> {
+    fn open_rets<E: Fault>(&self) -> Result<Buffers<'a, Ret>, E> {
         let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
@@ -167,6 +226,20 @@ impl<'a> Call<'a> {
         }
         NonNull::new(args.stream).ok_or_else(|| wrong_platform("the runtime gave a null stream"))
     }
+}
+
+#[cold]
+#[inline(never)]
+fn wrong_stage(found: c_int, stages: &[Stage]) -> Error {
+    let wanted = |show: fn(&Stage) -> String| stages.iter().map(show).collect::<Vec<_>>().join(" or ");
+    Error::new(
+        Code::Unimplemented,
+        format!(
+            "called in stage {found} of the XLA FFI, but this handler is for stage {} alone; register it as the {} handler",
+            wanted(|stage| format!("{} ({})", stage.as_c(), stage.name().to_uppercase())),
+            wanted(|stage| format!("\"{}\"", stage.name())),
+        ),
+    )
 }
 
 /// The text of a byte span.
@@ -312,7 +385,7 @@ impl<'a, R: Role> Buffers<'a, R> {
     }
 
     /// The buffer at that index as C knows it: its rank and dimensions are not checked.
-    pub(crate) fn open_at<E: Fault>(&self, index: usize) -> Result<&'a ffi::Buffer, E> {
+    fn open_at<E: Fault>(&self, index: usize) -> Result<&'a ffi::Buffer, E> {
         let (what, len) = (R::NAME, self.len);
         if index >= len {
             return Err(E::new(move || {
@@ -341,7 +414,7 @@ impl<'a, R: Role> Buffers<'a, R> {
 /// One operand or result. Operands are read and results are written, which the types see to:
 ///
 /// ```
-/// # use entangle_core::{Call, Error};
+/// # use xla_ffi::{Call, Error};
 /// fn negate(call: &Call<'_>) -> Result<(), Error> {
 ///     let values: Vec<f32> = call.args()?.get(0)?.read()?;
 ///     call.rets()?.get(0)?.write(&values.iter().map(|value| -value).collect::<Vec<f32>>())
@@ -349,14 +422,14 @@ impl<'a, R: Role> Buffers<'a, R> {
 /// ```
 ///
 /// ```compile_fail,E0599
-/// # use entangle_core::{Call, Error};
+/// # use xla_ffi::{Call, Error};
 /// fn scribble(call: &Call<'_>) -> Result<(), Error> {
 ///     call.args()?.get(0)?.write(&[1.0_f32])
 /// }
 /// ```
 ///
 /// ```compile_fail,E0599
-/// # use entangle_core::{Call, Error};
+/// # use xla_ffi::{Call, Error};
 /// fn guess(call: &Call<'_>) -> Result<Vec<f32>, Error> {
 ///     call.rets()?.get(0)?.read()
 /// }
