@@ -1,13 +1,12 @@
 //! Where C calls Rust: the metadata answer, errors, panics.
 
 use core::any::Any;
-use core::fmt;
 use core::panic::AssertUnwindSafe;
 use std::ffi::CString;
 use std::panic::catch_unwind;
 
 use crate::call::{Call, Stage, check, open};
-use crate::error::{Code, Error, Silent};
+use crate::error::{Code, Error};
 use crate::ffi;
 
 /// What a handler promises to the runtime.
@@ -71,11 +70,15 @@ where
     // SAFETY: the same contract.
     match unsafe { answer(frame, traits, stages, body) } {
         Ok(error) => error,
-        Err(Unreportable(why)) => {
-            eprintln!("XLA FFI handler: {why}, and the call frame has no way to report it; stopping");
-            std::process::abort();
-        }
+        Err(why) => stop(&why),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn stop(Unreportable(why): &Unreportable) -> ! {
+    eprintln!("XLA FFI handler: {why}, and the call frame has no way to report it; stopping");
+    std::process::abort();
 }
 
 /// An error that cannot be given to the runtime.
@@ -132,10 +135,10 @@ where
 unsafe fn metadata_query(mut extension: *mut ffi::Extension) -> Option<*mut ffi::Metadata> {
     while !extension.is_null() {
         // SAFETY: the caller's contract. A malformed list ends the search: it is no query.
-        let base = unsafe { open::<_, Silent>(extension.cast_const()) }.ok()?;
+        let base = unsafe { open(extension.cast_const()) }.ok()?;
         if base.kind == ffi::EXTENSION_METADATA {
             // SAFETY: an extension of this type is the start of a `MetadataExtension`.
-            let query = unsafe { open::<ffi::MetadataExtension, Silent>(extension.cast_const().cast()) }.ok()?;
+            let query = unsafe { open::<ffi::MetadataExtension>(extension.cast_const().cast()) }.ok()?;
             return Some(query.metadata);
         }
         extension = base.next;
@@ -147,7 +150,7 @@ unsafe fn metadata_query(mut extension: *mut ffi::Extension) -> Option<*mut ffi:
 /// `metadata` is null or points to a writable struct as long as its `struct_size`. Its other fields may be unset.
 unsafe fn write_metadata(metadata: *mut ffi::Metadata, traits: Traits) -> Result<(), Error> {
     // SAFETY: the caller's contract.
-    unsafe { check::<_, Error>(metadata.cast_const()) }?;
+    unsafe { check(metadata.cast_const()) }?;
     let (major, minor) = ffi::API_VERSION;
     // SAFETY: not null, aligned and long enough (just checked); writable by the caller's contract. The runtime may have
     // left the fields unset, so they are written in place and no reference is made.
@@ -227,12 +230,6 @@ fn panic_text(panic: Box<dyn Any + Send>) -> String {
             core::mem::forget(panic);
             "no message".to_owned()
         }
-    }
-}
-
-impl fmt::Display for Unreportable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -5,7 +5,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::error::{Code, Error, Fault, Silent};
+use crate::error::{Code, Error};
 use crate::ffi::{self, Mirror, SetByRuntime};
 
 /// Whether a value can stand there at all: neither null nor misaligned.
@@ -13,23 +13,41 @@ fn can_be_read<T>(ptr: *const T) -> bool {
     !ptr.is_null() && ptr.is_aligned()
 }
 
+/// [`can_be_read`] for two pointers, with one test of their alignment.
+#[inline]
+fn both_can_be_read<T>(one: *const T, other: *const T) -> bool {
+    !one.is_null() && !other.is_null() && (one.addr() | other.addr()).is_multiple_of(align_of::<T>())
+}
+
 /// An error unless the pointer and the size of a mirrored struct allow to use its fields. Reads nothing but the size.
 ///
 /// # Safety
 /// `ptr` is null, or misaligned, or points to a readable `usize`.
 #[inline]
-pub(crate) unsafe fn check<T: Mirror, E: Fault>(ptr: *const T) -> Result<(), E> {
+pub(crate) unsafe fn check<T: Mirror>(ptr: *const T) -> Result<(), Error> {
     if !can_be_read(ptr) {
-        return Err(E::new(move || Error::frame(format_args!("the pointer to {} is {ptr:p}", T::NAME))));
+        return Err(bad_pointer(T::NAME, ptr.cast()));
     }
     // SAFETY: every `Mirror` starts with its `struct_size`, and the caller says that it can be read.
     let struct_size = unsafe { ptr.cast::<usize>().read() };
     if struct_size < T::END {
-        return Err(E::new(move || {
-            Error::frame(format_args!("{} has {struct_size} bytes, wanted {} or more", T::NAME, T::END))
-        }));
+        return Err(too_short(T::NAME, struct_size, T::END));
     }
     Ok(())
+}
+
+// The messages of `check` are made out of line, so that a call in which all is right keeps nothing at hand for them.
+
+#[cold]
+#[inline(never)]
+fn bad_pointer(name: &str, ptr: *const ()) -> Error {
+    Error::frame(format_args!("the pointer to {name} is {ptr:p}"))
+}
+
+#[cold]
+#[inline(never)]
+fn too_short(name: &str, struct_size: usize, end: usize) -> Error {
+    Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more"))
 }
 
 /// Opens a mirrored struct if its pointer and its size allow.
@@ -38,7 +56,7 @@ pub(crate) unsafe fn check<T: Mirror, E: Fault>(ptr: *const T) -> Result<(), E> 
 /// `ptr` is null, or misaligned, or points to `struct_size` readable bytes that stay unchanged for `'a`,
 /// where `struct_size` is the `usize` at `ptr`.
 #[inline]
-pub(crate) unsafe fn open<'a, T: SetByRuntime, E: Fault>(ptr: *const T) -> Result<&'a T, E> {
+pub(crate) unsafe fn open<'a, T: SetByRuntime>(ptr: *const T) -> Result<&'a T, Error> {
     // SAFETY: the caller's contract.
     unsafe { check(ptr) }?;
     // SAFETY: not null, aligned, and long enough; the caller vouches for the bytes and the lifetime, and the fields are
@@ -104,33 +122,41 @@ impl<'a> Call<'a> {
     /// An error unless this call is in one of these stages.
     #[inline]
     pub(crate) fn check_stage(&self, stages: &[Stage]) -> Result<(), Error> {
-        let found = self.frame.stage;
-        if stages.iter().any(|stage| stage.as_c() == found) { Ok(()) } else { Err(wrong_stage(found, stages)) }
+        let is_one = stages.iter().any(|stage| stage.as_c() == self.frame.stage);
+        if is_one { Ok(()) } else { Err(wrong_stage(self.frame, stages)) }
     }
 
     /// Whether each result has the memory of the operand with its index, as it has if the program asked XLA for it
     /// (`input_output_aliases` of `jax.ffi.ffi_call`) for all of them.
     ///
-    /// It is as quick as can be and says only that something is not as it should be, a malformed frame included: what it is
-    /// can be found with [`args`](Self::args) and [`rets`](Self::rets).
+    /// It is as quick as can be: `false` says only that something is not as it should be, a malformed frame included, and
+    /// [`args`](Self::args) and [`rets`](Self::rets) say what.
     #[must_use]
     #[inline]
     pub fn is_in_place(&self) -> bool {
-        matches!(self.compare_places(), Ok(true))
-    }
-
-    #[inline]
-    fn compare_places(&self) -> Result<bool, Silent> {
-        let (args, rets) = (self.open_args()?, self.open_rets()?);
-        if rets.is_empty() || rets.len() > args.len() {
-            return Ok(false);
+        let ffi::CallFrame { args, rets, .. } = self.frame;
+        let has_sizes = args.struct_size >= ffi::Args::END && rets.struct_size >= ffi::Rets::END;
+        let has_operands = 0 < rets.size && rets.size <= args.size;
+        if !has_sizes || !has_operands {
+            return false;
         }
-        for index in 0..rets.len() {
-            if args.open_at::<Silent>(index)?.data != rets.open_at::<Silent>(index)?.data {
-                return Ok(false);
+        if !both_can_be_read(args.types, rets.types) || !both_can_be_read(args.items, rets.items) {
+            return false;
+        }
+        (0..usize::try_from(rets.size).unwrap_or(0)).all(|index| {
+            // SAFETY: both lists can be read and have more than `index` types.
+            let types = unsafe { (*args.types.add(index), *rets.types.add(index)) };
+            // SAFETY: and as many entries.
+            let items = unsafe { (*args.items.add(index), *rets.items.add(index)) };
+            let (operand, result) = (items.0.cast::<ffi::Buffer>(), items.1.cast::<ffi::Buffer>());
+            if types != (ffi::ARG_BUFFER, ffi::ARG_BUFFER) || !both_can_be_read(operand, result) {
+                return false;
             }
-        }
-        Ok(true)
+            // SAFETY: entries of this type point to buffers, which start with their size.
+            let sizes = unsafe { ((*operand).struct_size, (*result).struct_size) };
+            // SAFETY: they are long enough to have `data`.
+            sizes.0 >= ffi::Buffer::END && sizes.1 >= ffi::Buffer::END && unsafe { (*operand).data == (*result).data }
+        })
     }
 
     /// The operands.
@@ -138,10 +164,6 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn args(&self) -> Result<Buffers<'a, Arg>, Error> {
-        self.open_args()
-    }
-
-    fn open_args<E: Fault>(&self) -> Result<Buffers<'a, Arg>, E> {
         let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
@@ -152,10 +174,6 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn rets(&self) -> Result<Buffers<'a, Ret>, Error> {
-        self.open_rets()
-    }
-
-    fn open_rets<E: Fault>(&self) -> Result<Buffers<'a, Ret>, E> {
         let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
@@ -210,7 +228,7 @@ impl<'a> Call<'a> {
             )
         };
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
-        let api = unsafe { open::<_, Error>(self.frame.api) }?;
+        let api = unsafe { open(self.frame.api) }?;
         let get = api.stream_get.ok_or_else(|| wrong_platform("the runtime has no XLA_FFI_Stream_Get"))?;
         let mut args = ffi::StreamGetArgs {
             struct_size: ffi::StreamGetArgs::END,
@@ -230,7 +248,8 @@ impl<'a> Call<'a> {
 
 #[cold]
 #[inline(never)]
-fn wrong_stage(found: c_int, stages: &[Stage]) -> Error {
+fn wrong_stage(frame: &ffi::CallFrame, stages: &[Stage]) -> Error {
+    let found = frame.stage;
     let wanted = |show: fn(&Stage) -> String| stages.iter().map(show).collect::<Vec<_>>().join(" or ");
     Error::new(
         Code::Unimplemented,
@@ -333,24 +352,20 @@ impl<'a, R: Role> Buffers<'a, R> {
     /// # Safety
     /// If `size` is positive, `types` and `items` are null or point to that many entries, each entry of
     /// `items` fit for [`open`], all for `'a`.
-    unsafe fn open<E: Fault>(
+    unsafe fn open(
         struct_size: usize,
         size: i64,
         types: *const c_int,
         items: *const *mut c_void,
-    ) -> Result<Self, E> {
-        let (list, end) = (R::LIST, R::LIST_END);
-        if struct_size < end {
-            return Err(E::new(move || {
-                Error::frame(format_args!("{list} has {struct_size} bytes, wanted {end} or more"))
-            }));
+    ) -> Result<Self, Error> {
+        let list = R::LIST;
+        if struct_size < R::LIST_END {
+            return Err(too_short(list, struct_size, R::LIST_END));
         }
-        let len = usize::try_from(size)
-            .map_err(|_| E::new(move || Error::frame(format_args!("{list} says it holds {size} buffers"))))?;
+        let len =
+            usize::try_from(size).map_err(|_| Error::frame(format_args!("{list} says it holds {size} buffers")))?;
         if len > 0 && !(can_be_read(types) && can_be_read(items)) {
-            return Err(E::new(move || {
-                Error::frame(format_args!("{list} holds {len} buffers, of types at {types:p}, at {items:p}"))
-            }));
+            return Err(Error::frame(format_args!("{list} holds {len} buffers, of types at {types:p}, at {items:p}")));
         }
         Ok(Self { len, types, items, what: PhantomData })
     }
@@ -372,7 +387,7 @@ impl<'a, R: Role> Buffers<'a, R> {
     /// # Errors
     /// There is none, it is no buffer, or the frame is malformed.
     pub fn get(&self, index: usize) -> Result<Buffer<'a, R>, Error> {
-        let buffer = self.open_at::<Error>(index)?;
+        let buffer = self.open_at(index)?;
         if buffer.rank < 0 || (buffer.rank > 0 && !can_be_read(buffer.dims)) {
             return Err(Error::frame(format_args!(
                 "{} {index} has rank {} and dimensions at {:p}",
@@ -385,24 +400,23 @@ impl<'a, R: Role> Buffers<'a, R> {
     }
 
     /// The buffer at that index as C knows it: its rank and dimensions are not checked.
-    fn open_at<E: Fault>(&self, index: usize) -> Result<&'a ffi::Buffer, E> {
+    fn open_at(&self, index: usize) -> Result<&'a ffi::Buffer, Error> {
         let (what, len) = (R::NAME, self.len);
         if index >= len {
-            return Err(E::new(move || {
-                Error::new(
-                    Code::InvalidArgument,
-                    format!(
-                        "{what} {index} was asked for, but the call has {len}: the handler and the lowering do not fit each other"
-                    ),
-                )
-            }));
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!(
+                    "{what} {index} was asked for, but the call has {len}: the handler and the lowering do not fit each other"
+                ),
+            ));
         }
         // SAFETY: `index` is below `len`, and a list with entries can be read (both checked).
         let kind = unsafe { *self.types.add(index) };
         if kind != ffi::ARG_BUFFER {
-            return Err(E::new(move || {
-                Error::frame(format_args!("{what} {index} has type {kind}, wanted {} (a buffer)", ffi::ARG_BUFFER))
-            }));
+            return Err(Error::frame(format_args!(
+                "{what} {index} has type {kind}, wanted {} (a buffer)",
+                ffi::ARG_BUFFER
+            )));
         }
         // SAFETY: as above.
         let item = unsafe { *self.items.add(index) };
