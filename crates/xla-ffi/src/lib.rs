@@ -29,6 +29,11 @@
 //! - The feature `mock` has a module of that name, to test handlers without a runtime.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod boundary;
 mod call;
 mod error;
