@@ -29,7 +29,8 @@ unsafe fn registration(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
 }
 
 /// The handlers by name.
-pub const HANDLERS: [(&str, ffi::Handler); 2] = [("floor", entangle_bench_floor), ("entangle", entangle_cpu::TARGETS[0].handler)];
+pub const HANDLERS: [(&str, ffi::Handler); 2] =
+    [("floor", entangle_bench_floor), ("entangle", entangle_cpu::TARGETS[0].handler)];
 
 /// A call frame with that many payload leaves and as many witnesses, each result in the memory of its operand.
 #[must_use]
