@@ -1,6 +1,6 @@
 //! The native side of `entangle`, once for all platforms.
 //!
-//! [`entangle`] is the handler that XLA calls. It is generic over the [`Stream`] of a platform; `entangle-cpu`, `entangle-cuda` and
+//! [`entangle`] is the handler that XLA calls. It is generic over the stream of a platform, which it gets [of the call](OfCall); `entangle-cpu`, `entangle-cuda` and
 //! `entangle-rocm` say what that is and list the [`Target`]s to register.
 
 mod pass_through;
@@ -9,8 +9,8 @@ pub use pass_through::pass_through;
 
 use xla_ffi::{Call, Error, Traits, ffi, handle};
 
-/// Where a platform runs its calls, one after the other: a stream of a GPU's driver, or the host itself.
-pub trait Stream: Sized {
+/// The stream of a platform, as a call has it: where calls run one after the other, a stream of a GPU's driver or the host itself.
+pub trait OfCall: Sized {
     /// The stream on which this call runs. What is made here is dropped before the handler returns.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ pub const fn traits(in_graph: bool) -> Traits {
     if in_graph { Traits::COMMAND_BUFFER_COMPATIBLE } else { Traits::NONE }
 }
 
-/// The handler of `entangle`: [`pass_through`], on a platform with streams like `S`.
+/// The handler of `entangle`: [`pass_through`], on a platform whose streams are `S`.
 ///
 /// It enqueues nothing. All the work that the payload and the witnesses depend on is on the stream of the call already, so
 /// nothing needs to be added; the stream is asked for because a call without one is not where it should be. A runtime that
@@ -45,7 +45,7 @@ pub const fn traits(in_graph: bool) -> Traits {
 ///
 /// # Safety
 /// As for [`handle`]: XLA calls it.
-pub unsafe extern "C" fn entangle<S: Stream, const IN_GRAPH: bool>(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
+pub unsafe extern "C" fn entangle<S: OfCall, const IN_GRAPH: bool>(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
     let body = |call: &Call<'_>| {
         pass_through(call)?;
         S::of(call).map(drop)

@@ -5,13 +5,14 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::alloc::alloc;
 
+use entangle_core::OfCall;
 use entangle_slots::Pool;
 use xla_ffi::{Call, Error};
 
 /// The host, which has nothing to choose from.
 pub struct Stream;
 
-impl entangle_core::Stream for Stream {
+impl OfCall for Stream {
     fn of(_: &Call<'_>) -> Result<Self, Error> {
         Ok(Self)
     }

@@ -5,13 +5,14 @@ use core::ptr::NonNull;
 use std::sync::OnceLock;
 
 use cudarc::driver::{DriverError, result, sys};
+use entangle_core::OfCall;
 use entangle_slots::Pool;
 use xla_ffi::{Call, Error};
 
 /// A CUDA stream, for as long as it lives.
 pub struct Stream(sys::CUstream);
 
-impl entangle_core::Stream for Stream {
+impl OfCall for Stream {
     fn of(call: &Call<'_>) -> Result<Self, Error> {
         Ok(Self(call.stream()?.as_ptr().cast()))
     }

@@ -9,6 +9,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::NonNull;
 use std::sync::OnceLock;
 
+use entangle_core::OfCall;
 use entangle_slots::Pool;
 use libloading::Library;
 use xla_ffi::{Call, Error};
@@ -16,7 +17,7 @@ use xla_ffi::{Call, Error};
 /// A HIP stream, for as long as it lives.
 pub struct Stream(NonNull<c_void>);
 
-impl entangle_core::Stream for Stream {
+impl OfCall for Stream {
     fn of(call: &Call<'_>) -> Result<Self, Error> {
         call.stream().map(Self)
     }

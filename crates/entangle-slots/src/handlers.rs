@@ -5,14 +5,14 @@
 
 use core::ffi::c_void;
 
-use entangle_core::{Target, entangle, traits};
+use entangle_core::{OfCall, Target, entangle, traits};
 use xla_ffi::{Buffer, Call, Code, Element, Error, Role, ffi, handle};
 
-use crate::stream::{self, Stream};
+use crate::stream::{self, Pool, Stream};
 
 /// What a platform registers: `entangle`, and the slots to test order with.
 #[must_use]
-pub const fn targets<S: Stream>(platform: &'static str, has_graphs: bool) -> [Target; 3] {
+pub const fn targets<S: OfCall + Stream>(platform: &'static str, has_graphs: bool) -> [Target; 3] {
     [
         target(platform, "entangle", entangle::<S, false>, has_graphs, entangle::<S, true>),
         target(platform, "entangle_testing_read", read::<S, false>, has_graphs, read::<S, true>),
@@ -34,36 +34,40 @@ const fn target(
 ///
 /// # Safety
 /// As for [`handle`]: XLA calls it.
-pub unsafe extern "C" fn read<S: Stream, const IN_GRAPH: bool>(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
+pub unsafe extern "C" fn read<S: OfCall + Stream, const IN_GRAPH: bool>(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
+    let body = |call: &Call<'_>| enqueue_read(call, &S::of(call)?, S::pool());
     // SAFETY: the same contract.
-    unsafe { handle(frame, traits(IN_GRAPH), enqueue_read::<S>) }
+    unsafe { handle(frame, traits(IN_GRAPH), body) }
 }
 
 /// Replaces the value of a slot by operand 1, a `float32` scalar: the result is the token.
 ///
 /// # Safety
 /// As for [`handle`]: XLA calls it.
-pub unsafe extern "C" fn write<S: Stream, const IN_GRAPH: bool>(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
+pub unsafe extern "C" fn write<S: OfCall + Stream, const IN_GRAPH: bool>(
+    frame: *mut ffi::CallFrame,
+) -> *mut ffi::Error {
+    let body = |call: &Call<'_>| enqueue_write(call, &S::of(call)?, S::pool());
     // SAFETY: the same contract.
-    unsafe { handle(frame, traits(IN_GRAPH), enqueue_write::<S>) }
+    unsafe { handle(frame, traits(IN_GRAPH), body) }
 }
 
-fn enqueue_read<S: Stream>(call: &Call<'_>) -> Result<(), Error> {
+fn enqueue_read(call: &Call<'_>, stream: &dyn Stream, pool: &'static Pool) -> Result<(), Error> {
     let token = scalar::<i32>("operand 0", call.args()?.get(0)?)?;
     let result = scalar::<f32>("the result", call.rets()?.get(0)?)?;
-    let (stream, label) = (S::of(call)?, call.attr_str("label")?);
+    let label = call.attr_str("label")?;
     // SAFETY: addresses of scalars of 4 bytes on the platform; XLA keeps them until its stream has passed this call.
-    unsafe { stream::read(&stream, S::pool(), token, result, label) }.map_err(unavailable)
+    unsafe { stream::read(stream, pool, token, result, label) }.map_err(unavailable)
 }
 
-fn enqueue_write<S: Stream>(call: &Call<'_>) -> Result<(), Error> {
+fn enqueue_write(call: &Call<'_>, stream: &dyn Stream, pool: &'static Pool) -> Result<(), Error> {
     let (args, rets) = (call.args()?, call.rets()?);
     let token = scalar::<i32>("operand 0", args.get(0)?)?;
     let value = scalar::<f32>("operand 1", args.get(1)?)?;
     let result = scalar::<i32>("the result", rets.get(0)?)?;
-    let (stream, label) = (S::of(call)?, call.attr_str("label")?);
+    let label = call.attr_str("label")?;
     // SAFETY: as above.
-    unsafe { stream::write(&stream, S::pool(), token, value, result, label) }.map_err(unavailable)
+    unsafe { stream::write(stream, pool, token, value, result, label) }.map_err(unavailable)
 }
 
 /// The address of a scalar of that type.

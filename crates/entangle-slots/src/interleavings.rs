@@ -7,8 +7,6 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use xla_ffi::{Call, Error};
-
 use crate::slots::{Op, log, read, reset, write};
 use crate::stream::{Pool, Staging, Stream};
 
@@ -46,12 +44,6 @@ fn the_log_holds_what_ran_in_the_order_in_which_it_ran() {
 
 /// Memory of the host, as a driver would give it out.
 struct Host;
-
-impl entangle_core::Stream for Host {
-    fn of(_: &Call<'_>) -> Result<Self, Error> {
-        unreachable!()
-    }
-}
 
 // SAFETY: the memory is never freed, and nothing else is ever enqueued.
 unsafe impl Stream for Host {

@@ -19,9 +19,11 @@ use crate::slots::{self, Mutex, MutexGuard, Op};
 /// The operations of a stream run in the order in which they were enqueued, each after the one before it is
 /// done; so do the launches of a graph into which they were recorded. Memory of [`Stream::allocate`] is aligned for
 /// any number and never freed. What is not an `Err` was enqueued.
-pub unsafe trait Stream: entangle_core::Stream {
+pub unsafe trait Stream {
     /// The staging memory of the platform.
-    fn pool() -> &'static Pool;
+    fn pool() -> &'static Pool
+    where
+        Self: Sized;
 
     /// Host memory that the device can copy to and from asynchronously.
     ///
@@ -98,7 +100,7 @@ impl Pool {
         Self { free: Mutex::new(Vec::new()) }
     }
 
-    pub(crate) fn take(&self, stream: &impl Stream) -> Result<NonNull<Staging>, String> {
+    pub(crate) fn take(&self, stream: &dyn Stream) -> Result<NonNull<Staging>, String> {
         if let Some(Address(staging)) = self.free().pop() {
             return Ok(staging);
         }
@@ -141,7 +143,7 @@ struct Call {
 /// # Safety
 /// `token` and `result` are device addresses of 4 bytes, valid until the stream has passed this call.
 pub(crate) unsafe fn read(
-    stream: &impl Stream,
+    stream: &dyn Stream,
     pool: &'static Pool,
     token: *const c_void,
     result: *mut c_void,
@@ -159,7 +161,7 @@ pub(crate) unsafe fn read(
 /// # Safety
 /// `token`, `value` and `result` are device addresses of 4 bytes, valid until the stream has passed this call.
 pub(crate) unsafe fn write(
-    stream: &impl Stream,
+    stream: &dyn Stream,
     pool: &'static Pool,
     token: *const c_void,
     value: *const c_void,
@@ -173,7 +175,7 @@ pub(crate) unsafe fn write(
 /// # Safety
 /// As for [`read`] and [`write`].
 unsafe fn enqueue(
-    stream: &impl Stream,
+    stream: &dyn Stream,
     pool: &'static Pool,
     op: Op,
     token: *const c_void,

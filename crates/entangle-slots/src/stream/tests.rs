@@ -5,8 +5,6 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use xla_ffi::{Call, Error};
-
 use super::{Pool, Stream, read, write};
 use crate::slots::{ALONE, log, reset};
 
@@ -60,12 +58,6 @@ impl Queue {
         }
         self.work.borrow_mut().push_back(Box::new(step));
         Ok(())
-    }
-}
-
-impl entangle_core::Stream for Queue {
-    fn of(_: &Call<'_>) -> Result<Self, Error> {
-        unreachable!("no handler runs here")
     }
 }
 
