@@ -255,7 +255,7 @@ fn wrong_stage(frame: &ffi::CallFrame, stages: &[Stage]) -> Error {
         Code::Unimplemented,
         format!(
             "called in stage {found} of the XLA FFI, but this handler is for stage {} alone; register it as the {} handler",
-            wanted(|stage| format!("{} ({})", stage.as_c(), stage.name().to_uppercase())),
+            wanted(|stage| format!("{} ({})", stage.as_c(), stage.name().to_ascii_uppercase())),
             wanted(|stage| format!("\"{}\"", stage.name())),
         ),
     )
