@@ -145,7 +145,9 @@ class _Interpreter:
         index, *rest = operands
         results = self.inner(params["branches"][int(index.array)], rest, guard | index.after)
         # Where a branch computes a result, the choice has a part in it.
-        return [one if any(one is other for other in rest) else Value(one.array, one.after | index.after) for one in results]
+        return [
+            one if any(one is other for other in rest) else Value(one.array, one.after | index.after) for one in results
+        ]
 
     def _while(self, params, operands, guard):
         n, m = params["cond_nconsts"], params["body_nconsts"]
@@ -177,7 +179,9 @@ class _Interpreter:
         if params["reverse"]:
             rows.reverse()
         stacked = [
-            Value(np.stack([np.asarray(value.array) for value in column]), frozenset().union(*(v.after for v in column)))
+            Value(
+                np.stack([np.asarray(value.array) for value in column]), frozenset().union(*(v.after for v in column))
+            )
             for column in zip(*rows, strict=True)
         ]
         return [*carry, *stacked]

@@ -81,9 +81,9 @@ HANDLES = {
     "behind a barrier": lambda w: lax.optimization_barrier((w.handle(), w.zero))[0],
     "behind batching": lambda w: jax.vmap(lambda s: s + w.zero)(w.slots)[w.rng.randrange(4)],
     "summed over a batch": lambda w: jax.vmap(lambda s: lax.psum(1, "x"), axis_name="x", axis_size=4)(w.slots)[0] + 4,
-    "moved over a batch": lambda w: jax.vmap(lambda s: lax.ppermute(s, "x", [(0, 1), (1, 2), (2, 3), (3, 0)]), axis_name="x")(
-        w.slots
-    )[1],
+    "moved over a batch": lambda w: jax.vmap(
+        lambda s: lax.ppermute(s, "x", [(0, 1), (1, 2), (2, 3), (3, 0)]), axis_name="x"
+    )(w.slots)[1],
 }
 
 
@@ -168,7 +168,12 @@ class _Writer:
             self.statement(nested=self.depth < 2)
         handle, values = self.rng.choice([self.known[-1], self.known[-1], handle]), self.values
         value = self.rng.choice(
-            [value, values[-1], sum(jnp.asarray(one, jnp.float32) for one in values[-2:]), lax.optimization_barrier(value)]
+            [
+                value,
+                values[-1],
+                sum(jnp.asarray(one, jnp.float32) for one in values[-2:]),
+                lax.optimization_barrier(value),
+            ]
         )
         value = jnp.asarray(value, jnp.float32)
         if self.rng.random() < 0.5:
@@ -208,7 +213,9 @@ class _Writer:
             case "scan":
                 end, _ = lax.scan(lambda c, _: (body(c), None), start, length=2)
             case "while":
-                _, end = lax.while_loop(lambda c: c[0] < self.two, lambda c: (c[0] + 1, body(c[1])), (jnp.int32(0), start))
+                _, end = lax.while_loop(
+                    lambda c: c[0] < self.two, lambda c: (c[0] + 1, body(c[1])), (jnp.int32(0), start)
+                )
         self.calls = max(calls, self.calls)
         self._hand_on(*end)
         self.depth -= 1

@@ -27,7 +27,10 @@ def races(function, *arguments, **options):
 
 CONSTANT = {
     "a choice, converted": (lambda p: jnp.where(p, jnp.int16(200), jnp.int16(3)).astype(jnp.int32), 200),
-    "a choice, cut to 8 bits": (lambda p: jnp.where(p, jnp.int16(200), jnp.int16(3)).astype(jnp.int8).astype(jnp.int32), -56),
+    "a choice, cut to 8 bits": (
+        lambda p: jnp.where(p, jnp.int16(200), jnp.int16(3)).astype(jnp.int8).astype(jnp.int32),
+        -56,
+    ),
     "a constant, cut to 8 bits": (lambda p: jnp.int32(300).astype(jnp.uint8).astype(jnp.int32), 44),
     "a choice, clipped": (lambda p: jnp.clip(jnp.where(p, 1, 9), 2, 3).astype(jnp.int32), 3),
     "a table with something added": (lambda p: jnp.arange(4, dtype=jnp.int32).at[p.astype(int)].add(5)[1], 6),
@@ -160,9 +163,7 @@ HOISTED = {
         lambda c: c[1] < n, lambda c: (reading(x)(0, c[0]), c[1] + 1), ((h, 0.0), 0)
     )[0][::-1],
     "scan": lambda h, n, x: scanned(h, x)[::-1],
-    "nested": lambda h, n, x: lax.fori_loop(
-        0, n, lambda i, c: lax.fori_loop(0, n, reading(x), c), (h, 0.0)
-    )[::-1],
+    "nested": lambda h, n, x: lax.fori_loop(0, n, lambda i, c: lax.fori_loop(0, n, reading(x), c), (h, 0.0))[::-1],
     "nested scans": lambda h, n, x: lax.fori_loop(
         0, n, lambda i, c: (lambda s: (s[0], s[1] + c[1]))(scanned(c[0], x)), (h, 0.0)
     )[::-1],
@@ -214,7 +215,7 @@ def passed_through_a_loop(token, noise, count):
         witness, seen = carry
         return lax.optimization_barrier((witness, value))[0], seen + value
 
-    witness, seen = lax.fori_loop(0, count, step, (jnp.float32(1), jnp.float32(0)))
+    witness, seen = lax.fori_loop(0, count, step, (count, jnp.float32(0)))
     return seen, write(entangle(token, witness), 1.0)
 
 
@@ -224,7 +225,7 @@ def passed_through_a_branch(token, noise, count):
     def branch(factor):
         return lambda witness: (lax.optimization_barrier((witness, value))[0], value * factor)
 
-    witness, seen = lax.cond(count > 1, branch(1.0), branch(2.0), jnp.float32(1))
+    witness, seen = lax.cond(count > 1, branch(1.0), branch(2.0), count)
     return seen, write(entangle(token, witness), 1.0)
 
 
@@ -238,7 +239,7 @@ def passed_through_nested(token, noise, count):
     def outer(_, carry):
         return lax.fori_loop(0, count, inner, carry)
 
-    witness, seen = lax.fori_loop(0, count, outer, (jnp.float32(1), jnp.float32(0)))
+    witness, seen = lax.fori_loop(0, count, outer, (count, jnp.float32(0)))
     return seen, write(entangle(token, witness), 1.0)
 
 
@@ -274,33 +275,35 @@ def test_what_is_only_passed_through_makes_nothing_wait(program, form):
 # Witnesses on one device.
 
 
-def after_a_callback(mesh, witness):
-    """A callback on the first device, then a write on each that is given what `witness` makes of its result."""
+def after_a_callback(mesh, bring):
+    """A callback on the first device, then a write on each that waits for its result, brought to all devices or not."""
 
-    def program(token):
+    def program(token, x):
         value = io_callback(lambda t: np.float32(1), FLOAT, token)
-        each = jax.shard_map(
-            lambda t, v: write(entangle(t, witness(v)), 1.0),
-            mesh=mesh,
-            in_specs=(PartitionSpec(), PartitionSpec()),
-            out_specs=PartitionSpec(),
-            check_vma=False,
+
+        def each(t, v):
+            return write(entangle(t, lax.psum(v, "x")) if bring else t, 1.0)
+
+        token = token if bring else entangle(token, value)
+        on_each = jax.shard_map(
+            each, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec()), out_specs=PartitionSpec(), check_vma=False
         )
-        return each(token, value)
+        return on_each(token, value if bring else x[0]), x.sum()
 
     token = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, PartitionSpec()))
+    x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("x")))
     named = {"reads": {"log": [CALLBACK]}, "writes": {"log": [testing.WRITE_TARGET]}}
-    return audit(jax.jit(program), token, **named)
+    return audit(jax.jit(program), token, x, **named)
 
 
 def test_a_result_on_one_device_proves_nothing_for_the_others(mesh):
-    (race,) = after_a_callback(mesh, lambda value: value).races
+    (race,) = after_a_callback(mesh, bring=False).races
     assert race.programs == ("compiled",)
     assert {race.first.target, race.second.target} == {CALLBACK, testing.WRITE_TARGET}
 
 
 def test_a_result_on_one_device_that_is_brought_to_all_is_a_proof(mesh):
-    assert after_a_callback(mesh, lambda value: lax.psum(value, "x")).races == ()
+    assert after_a_callback(mesh, bring=True).races == ()
 
 
 def test_callbacks_on_one_device_are_in_order_there(mesh):
@@ -313,3 +316,147 @@ def test_callbacks_on_one_device_are_in_order_there(mesh):
     x = jax.device_put(jnp.ones(8), sharding)
     token = jax.device_put(jnp.int32(0), NamedSharding(mesh, PartitionSpec()))
     assert audit(jax.jit(program), token, x, writes={"log": [CALLBACK]}).races == ()
+
+
+# What was asked.
+
+
+def both(token):
+    value = read(token)
+    return value, write(entangle(token, value), 1.0)
+
+
+MISSPELT = {
+    "writes": {"reads": [testing.READ_TARGET], "writes": ["entangle_testing_wriet"]},
+    "reads": {"reads": ["entangle_testing_raed"], "writes": [testing.WRITE_TARGET]},
+    "a resource's": {"reads": {"db": ["entangle_testing_raed"]}, "writes": {"db": [testing.WRITE_TARGET]}},
+    "two in one": {"reads": [testing.READ_TARGET], "writes": [f"{testing.WRITE_TARGET},other"]},
+}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_a_misspelt_name_is_no_proof(name):
+    wanted = rf"is no native target: nothing here calls it.*called here: entangle, {testing.READ_TARGET}, {testing.WRITE_TARGET}"
+    with pytest.raises(ValueError, match=wanted):
+        audit(both, TOKEN, **MISSPELT[name])
+
+
+def test_reads_without_writes_are_no_proof():
+    with pytest.raises(ValueError, match="`reads` names targets and `writes` names none.*would find nothing"):
+        audit(both, TOKEN, reads=[testing.READ_TARGET])
+
+
+def test_a_name_that_is_registered_and_not_called_is_listed():
+    jax.block_until_ready(jax.jit(both)(testing.slot(0)))  # so that jax has registered its targets
+    report = audit(lambda token: write(token, 1.0), TOKEN, **TARGETS)
+    assert report.not_called == (testing.READ_TARGET,)
+    report.raise_if_races()
+
+
+# Resources and objects.
+
+
+def on_a_list():
+    """Two callbacks that append to one list in Python, of which one is given no operand."""
+    log = []
+
+    def append(*_):
+        log.append(len(log))
+        return np.float32(len(log))
+
+    return lambda x: (io_callback(append, FLOAT, x), io_callback(append, FLOAT))
+
+
+def test_callbacks_are_one_object_unless_they_are_told_apart():
+    everything = audit(on_a_list(), FLOAT, writes=[CALLBACK])
+    assert len(everything.races) == 1
+    assert len(audit(on_a_list(), FLOAT, writes={"log": [CALLBACK]}).races) == 1
+    assert len(audit(on_a_list(), FLOAT, writes=[(CALLBACK, ())]).races) == 1
+    assert audit(on_a_list(), FLOAT, writes={"log": [(CALLBACK, "index")]}).races == ()
+    with pytest.raises(ValueError, match="has 0 operand.*or name the resource that all of its calls touch"):
+        audit(on_a_list(), FLOAT, writes=[(CALLBACK, 0)])
+
+
+def simulator(geometry, camera):
+    """As of a scene: its refit is given the geometry, and its render the camera."""
+    return write(geometry, 1.0), read(camera)
+
+
+def test_a_resource_makes_one_object_of_all_its_calls():
+    assert audit(simulator, TOKEN, TOKEN, **TARGETS).races == ()
+    scene = {"reads": {"scene": [testing.READ_TARGET]}, "writes": {"scene": [testing.WRITE_TARGET]}}
+    (race,) = audit(simulator, TOKEN, TOKEN, **scene).races
+    assert race.handle == "scene"
+    operands = {"reads": {"scene": [(testing.READ_TARGET, 0)]}, "writes": {"scene": [(testing.WRITE_TARGET, 0)]}}
+    assert audit(simulator, TOKEN, TOKEN, **operands).races == ()
+    two = {"reads": {"scene": [testing.READ_TARGET]}, "writes": {"camera": [testing.WRITE_TARGET]}}
+    assert audit(lambda token: (read(token), write(token, 1.0)), TOKEN, **two).races == ()
+
+
+def test_what_was_taken_for_different_objects_is_said():
+    report = audit(simulator, TOKEN, TOKEN, **TARGETS)
+    compiled = {one.name: one for one in report.objects if one.program == "compiled"}
+    assert set(compiled) == {"argument 0 (geometry)", "argument 1 (camera)"}
+    geometry, camera = compiled["argument 0 (geometry)"], compiled["argument 1 (camera)"]
+    assert [call.kind for call in geometry.writers] == ["write"]
+    assert [call.kind for call in camera.readers] == ["read"]
+    assert geometry.readers == camera.writers == geometry.may_be == ()
+    assert (
+        "Taken for different objects, which no program can prove:\n"
+        f"  argument 0 (geometry): written by {testing.WRITE_TARGET}\n"
+        f"  argument 1 (camera): read by {testing.READ_TARGET}\n"
+    ) in f"{report}\n"
+    assert "Taken for different" not in str(audit(both, TOKEN, **TARGETS))
+    assert len(report.to_dict()["objects"]) == 4
+
+
+def test_an_attribute_names_an_object():
+    def program(token):
+        return write(token, 1.0, label="a"), write(token, 2.0, label="b"), read(token, label="a")
+
+    named = {"reads": [(testing.READ_TARGET, "label")], "writes": [(testing.WRITE_TARGET, "label")]}
+    (race,) = audit(program, TOKEN, **named).races
+    assert race.handle == 'label = "a"'
+    with pytest.raises(ValueError, match="has no such attribute"):
+        audit(program, TOKEN, writes=[(testing.WRITE_TARGET, "scene")])
+
+
+# The two parts of a handle that is an argument.
+
+
+def forgotten(handle):
+    """Writes through the token of a handle after reads that a later write, through its fence, does not know."""
+    return read(handle.token), write(handle.fence, 1.0)
+
+
+def in_eqx(handle):
+    eqx = pytest.importorskip("equinox")
+    return eqx.filter_jit(forgotten).lower(handle)
+
+
+def in_pmap(handle):
+    return jax.pmap(forgotten).lower(jax.tree.map(lambda leaf: leaf[None], handle))
+
+
+WITHOUT_NAMES = {
+    "jit": lambda handle: jax.jit(forgotten).lower(handle),
+    "nested": lambda handle: jax.jit(lambda x, tree: forgotten(tree["h"][0])).lower(3.0, {"h": [handle], "g": handle}),
+    "keywords": lambda handle: jax.jit(lambda *, h: forgotten(h)).lower(h=handle),
+    "pmap": in_pmap,
+    "filter_jit": in_eqx,
+    "compiled": lambda handle: jax.jit(forgotten).lower(handle).compile(),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_NAMES)
+def test_a_forgotten_handle_is_found_whatever_its_arguments_are_called(name):
+    report = audit(WITHOUT_NAMES[name](Handle(testing.slot(0))), **TARGETS)
+    assert report.races
+    assert not report.unnamed_arguments
+
+
+def test_two_handles_are_two_objects():
+    def program(a, b):
+        return read(a.token), write(b.fence, 1.0)
+
+    assert races(program, Handle(testing.slot(0)), Handle(testing.slot(1))) == ()
