@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from collections.abc import Callable, Hashable, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from entangle_jax import _private
 from entangle_jax._entangle import entangle
 from entangle_jax._leaves import warn_user
-from entangle_jax._ordering import objects, rules  # noqa: F401 (the rules register themselves)
+from entangle_jax._ordering import jaxprs, objects, rules  # noqa: F401 (the rules register themselves)
 from entangle_jax._ordering.accesses import CallSpec, Specification
 from entangle_jax._ordering.evaluate import Evaluation
 from entangle_jax._ordering.plan import Planner
@@ -145,12 +146,26 @@ def _in_order(jaxpr: Any, operands: list[Any], specification: Specification) -> 
     results, world = evaluation.run(plan, operands, World())
     unkept = [one for past in world.pasts.values() if not past.kept for one in past.writes]
     if unkept:
-        _keep(unkept)
+        _keep(unkept, jaxprs.opened(jaxpr).jaxpr, results)
     return results
 
 
-def _keep(writes: list[Any]) -> None:
-    """Make XLA keep what the last writes gave, and so the writes: by a call with a side effect that does nothing."""
+def _keep(writes: list[Any], jaxpr: Any, results: list[Any]) -> None:
+    """Make XLA keep what the last writes gave, and so the writes: a result waits for them.
+
+    One that is computed and that nothing else needs, since that costs no copy. If there is none, a call waits for them
+    that has a side effect and does nothing: XLA cannot split such a call over devices by itself.
+    """
+    used = [v for eqn in jaxpr.eqns for v in eqn.invars]
+    made = {
+        v for eqn in jaxpr.eqns if not objects.forwards(eqn) and not any(jaxprs.inner_jaxprs(eqn)) for v in eqn.outvars
+    }
+    counts = collections.Counter(id(v) for v in (*used, *jaxpr.outvars))
+    free = [i for i, v in enumerate(jaxpr.outvars) if counts[id(v)] == 1 and v in made and v.aval.size]
+    if free:
+        i = min(free, key=lambda i: jaxpr.outvars[i].aval.size)
+        results[i] = entangle(results[i], *writes)
+        return
 
     def keep(token: Any) -> Any:
         call = jax.ffi.ffi_call(TARGET, _like(token), has_side_effect=True, input_output_aliases={0: 0})

@@ -92,10 +92,15 @@ def _guarded(bind: Callable[..., list[Any]], eqn: Any, ins: list[Any], waits: li
         return bind(*ins), entangle(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
 
     def not_taken() -> Any:
-        zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
-        return zeros, entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
+        return [_zeros(v.aval) for v in eqn.outvars], entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
 
     return jax.lax.cond(true, taken, not_taken)
+
+
+def _zeros(aval: Any) -> Any:
+    zeros = jnp.zeros(aval.shape, aval.dtype)
+    axes = tuple(sorted(aval.mat.varying))
+    return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
 
 
 def without_derivative(call: Callable[..., list[Any]], eqn: Any) -> Callable[..., list[Any]]:
