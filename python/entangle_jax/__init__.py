@@ -18,7 +18,8 @@ from entangle_jax._native import __version__
 
 if TYPE_CHECKING:
     from entangle_jax import testing
-    from entangle_jax._audit import RaceError, Report, audit
+    from entangle_jax._audit import audit
+    from entangle_jax._audit_report import RaceError, Report
     from entangle_jax._handle import Handle
     from entangle_jax._marks import reads, writes
     from entangle_jax._ordered import ordered
@@ -44,8 +45,8 @@ __all__ = [
 # Imported when they are used, so that no program pays for what it does not need.
 _LATER = {
     "Handle": "_handle",
-    "RaceError": "_audit",
-    "Report": "_audit",
+    "RaceError": "_audit_report",
+    "Report": "_audit_report",
     "audit": "_audit",
     "ordered": "_ordered",
     "reads": "_marks",

@@ -72,7 +72,7 @@ fn a_schedule_is_not_taken_for_a_proof() {
     main.write("w", &[h]);
     let audit = audit_bytes(&schedule(module(vec![main])).encode_to_vec());
     assert_eq!(races(&audit), ["r w"]);
-    assert_eq!(audit.races().list[0].unproven, Unproven::Schedule);
+    assert_eq!(audit.races().list[0].unproven, Some(Unproven::Schedule));
     assert_eq!(order(&audit, "r", "w"), Order::ScheduleOnly(Unproven::Schedule));
     assert_eq!(order(&audit, "w", "r"), Order::Unordered);
 }
@@ -86,7 +86,7 @@ fn a_control_edge_is_not_taken_for_a_proof() {
     main.last().control_predecessor_ids = vec![r];
     let audit = audit(vec![main]);
     assert_eq!(races(&audit), ["r w"]);
-    assert_eq!(audit.races().list[0].unproven, Unproven::ControlEdge);
+    assert_eq!(audit.races().list[0].unproven, Some(Unproven::ControlEdge));
     assert_eq!(order(&audit, "r", "w"), Order::ScheduleOnly(Unproven::ControlEdge));
 }
 
@@ -535,7 +535,7 @@ fn a_control_edge_into_a_loop_is_told_apart_from_nothing() {
     at.control_predecessor_ids = vec![before];
     let audit = audit(computations);
     assert_eq!(races(&audit), ["before w"]);
-    assert_eq!(audit.races().list[0].unproven, Unproven::ControlEdge);
+    assert_eq!(audit.races().list[0].unproven, Some(Unproven::ControlEdge));
 }
 
 #[test]

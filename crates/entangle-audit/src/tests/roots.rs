@@ -2,7 +2,7 @@
 
 use super::build::{Computation, floats, handle, handles, pred, s32, tuple, unknown_condition};
 use super::{audit, races};
-use crate::proto::{LayoutProto, OpMetadata, OutputOperandAliasing, ShapeProto, SliceDimensions};
+use crate::hlo::proto::{LayoutProto, OpMetadata, OutputOperandAliasing, ShapeProto, SliceDimensions};
 
 fn no_races() -> Vec<String> {
     Vec::new()
@@ -296,7 +296,9 @@ fn a_control_edge_on_a_call_with_two_results_does_not_hide_its_handle() {
     let h = main.element(e, 0);
     main.write("w", &[h]);
     let audit = audit(vec![main]);
-    assert_eq!(audit.calls()[2].handles, ["argument 0 (p0)"]);
+    let objects = audit.objects();
+    let names: Vec<_> = audit.calls()[2].writes.iter().map(|&object| objects[object].name.as_str()).collect();
+    assert_eq!(names, ["argument 0 (p0)"]);
     assert_eq!(races(&audit), ["r w"]);
 }
 
@@ -425,7 +427,7 @@ fn a_handle_is_recognised_behind_what_says_where_it_lies() {
 
 #[test]
 fn an_operand_other_than_the_first_can_be_the_handle() {
-    use crate::{Audit, Error, Module, Target, Targets};
+    use crate::{Access, Audit, Error, Known, Module, Object};
     let build = |operand: usize| {
         let mut main = Computation::new("main", 1);
         let x = main.parameter(0, handle());
@@ -433,20 +435,11 @@ fn an_operand_other_than_the_first_can_be_the_handle() {
         main.write("a", &[x, h]);
         main.write("b", &[h, h]);
         let module = Module::parse(&super::build::bytes(vec![main])).expect("well formed");
-        let writes = vec![Target { name: "write".into(), operands: vec![operand] }];
-        Audit::new(module, &Targets { writes, ..Targets::default() })
+        Audit::new(module, &Known::accesses(vec![Access::write("write").on(Object::Operands(vec![operand]))]))
     };
     assert_eq!(races(&build(0).expect("both have operand 0")), no_races());
     assert_eq!(races(&build(1).expect("both have operand 1")), ["a b"]);
     let error = build(2).expect_err("no call has operand 2");
     assert!(matches!(error, Error::NoSuchOperand { operand: 2, operands: 2, .. }));
-    assert!(error.to_string().contains("Name the operand that holds the handle"), "{error}");
-}
-
-#[test]
-fn a_target_with_a_colon_in_its_name_keeps_it() {
-    use crate::Target;
-    assert_eq!(Target::parse("lib::write"), Target::new("lib::write"));
-    assert_eq!(Target::parse("write:2"), Target { name: "write".into(), operands: vec![2] });
-    assert_eq!(Target::parse("write:0,2"), Target { name: "write".into(), operands: vec![0, 2] });
+    assert!(error.to_string().contains("Name the operand that holds the handle, or name the resource"), "{error}");
 }
