@@ -109,21 +109,22 @@ def blocks(statements, size):
     return st.lists(statements, min_size=1, max_size=size)
 
 
-inner = blocks(st.one_of(accesses, accesses, *(constructs(kind, blocks(accesses, 2)) for kind in CONSTRUCTS)), 3)
-programs = blocks(st.one_of(accesses, *(constructs(kind, inner) for kind in CONSTRUCTS)), 6).filter(
-    lambda program: depth_allows(program)
-)
+def any_construct(block):
+    return st.sampled_from(CONSTRUCTS).flatmap(lambda kind: constructs(kind, block))
 
 
-def depth_allows(program, within=()):
-    """Whether JAX takes it: some constructs refuse the effects of what is inside of them."""
+inner = blocks(st.one_of(accesses, accesses, any_construct(blocks(accesses, 2))), 3)
+programs = blocks(st.one_of(accesses, any_construct(inner), any_construct(inner)), 5).map(lambda program: allowed(program))
+
+
+def allowed(program, within=()):
+    """The program as JAX takes it: some constructs refuse the effect of a callback inside of them."""
+    found = []
     for kind, *rest in program:
         if kind in ("push", "push one") and CANNOT_CALL_BACK & set(within):
-            return False
-        for block in rest:
-            if isinstance(block, list) and not depth_allows(block, (*within, kind)):
-                return False
-    return True
+            kind, rest = "length", [0]
+        found.append((kind, *(allowed(x, (*within, kind)) if isinstance(x, list) else x for x in rest)))
+    return found
 
 
 def of_class(kind):
@@ -131,7 +132,7 @@ def of_class(kind):
     before, after = ("read", 0, LATEST), ("read", 0, 0)
     body = st.tuples(st.just(("write", 0, 0)), accesses.filter(lambda one: one[0] in ("read", "write")), st.just(("read", 0, LATEST)))
     construct = constructs(kind, body.map(list))
-    return construct.map(lambda one: [before, one, ("write", 0, 0), after]).filter(depth_allows)
+    return construct.map(lambda one: allowed([before, one, ("write", 0, 0), after]))
 
 
 class _Run:

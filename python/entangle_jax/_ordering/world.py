@@ -2,8 +2,8 @@
 
 Between two boundaries no token is needed: an access waits for the results of those before it. Into a loop, a branch or a
 jitted function go at most two tokens an object: one that stands for its writes, and one that stands for all its accesses.
-The second must not stand for the reads alone: in each branch a path would lead through another value, and no value would
-be ordered after everything in every branch.
+The second stands for the reads since the last write, which waited for that write; if there are none, for the write. So in
+each branch it is one and the same value that is ordered after everything.
 
 A token that comes out of a body or a branch is computed there, by an `entangle`. One that is passed through would be
 ordered after what entered, and after nothing that the body did.
@@ -89,7 +89,7 @@ class World:
         for cell, written in cells.items():
             past = self.pasts.get(cell, _NOTHING)
             writes = _token(past.writes)
-            everything = None if not written else _token((*past.writes, *past.reads)) if past.reads else writes
+            everything = None if not written else _token(past.reads) if past.reads else writes
             if into_loop and written:
                 writes = _zero() if writes is None else writes
                 everything = _zero() if everything is None else everything
@@ -111,7 +111,7 @@ class World:
             if written and not past.reads:
                 everything = writes
             else:
-                everything = entangle(_zero(), *past.writes, *past.reads, *earlier)
+                everything = entangle(_zero(), *past.reads, *earlier)
             tokens[cell] = (writes, everything)
         return tokens
 
