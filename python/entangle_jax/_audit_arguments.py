@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import jax
@@ -38,5 +39,5 @@ def handles(stage: jax.stages.Lowered | jax.stages.Compiled) -> list[list[int]] 
 
 
 def are_unnamed(names: Sequence[str]) -> bool:
-    """Whether a program has several arguments without a name that tells them apart."""
-    return len(names) > 1 and (not all(names) or len(set(names)) < len(names))
+    """Whether several arguments of a program have no names but those that jax gives to a flat list of them."""
+    return sum(re.fullmatch(r"|(flat_)?args\[\d+\]", name) is not None for name in names) > 1

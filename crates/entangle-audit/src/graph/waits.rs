@@ -21,8 +21,10 @@ pub(super) struct Waits {
 /// Where an array comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It is computed here, or a constant: it is written here, and in every run.
+    /// It is computed here: it is written here, and in every run.
     Computed,
+    /// It is a constant, which is written here only if it is copied.
+    Constant,
     /// It is this array of the parameters, counted through all of them, and nothing need write it.
     Passed(u32),
     /// It is one or another array of the parameters, or only sometimes computed.
@@ -53,7 +55,8 @@ impl Waits {
         for &computation in &module.callees_first {
             if wanted[computation] {
                 let instructions = module.instructions_of(computation);
-                let reading = Reading { instructions, all: &all, waits: Self::default() };
+                let is_scheduled = module.is_scheduled();
+                let reading = Reading { instructions, is_scheduled, all: &all, waits: Self::default() };
                 all[computation] = reading.read(&module.computations[computation], &mut spend)?;
             }
         }
@@ -68,6 +71,7 @@ impl Waits {
 
 struct Reading<'a> {
     instructions: &'a [Instruction],
+    is_scheduled: bool,
     all: &'a [Waits],
     waits: Waits,
 }
@@ -96,7 +100,14 @@ impl Reading<'_> {
             spend(value.len())?;
             values.push(value);
         }
+        // XLA copies a constant to where it is needed when it compiles.
+        let constant = if self.is_scheduled { Origin::Mixed } else { Origin::Computed };
         self.waits.results = values.swap_remove(computation.root);
+        self.waits
+            .results
+            .iter_mut()
+            .filter(|origin| **origin == Origin::Constant)
+            .for_each(|origin| *origin = constant);
         Ok(self.waits)
     }
 
@@ -117,6 +128,8 @@ impl Reading<'_> {
                 let range = shape.and_then(|shape| shape.element_leaves(instruction.number));
                 range.and_then(|range| operand(0).get(range)).unwrap_or_default().to_vec()
             }
+            Opcode::Constant => of_leaves(&|_| Origin::Constant),
+            Opcode::Copy if operand(0) == [Origin::Constant] => vec![Origin::Computed],
             // XLA removes a copy whose two ends may share a buffer.
             Opcode::PassThrough | Opcode::Copy | Opcode::Bitcast | Opcode::Reshape if operand(0).len() == leaves => {
                 operand(0).to_vec()

@@ -132,6 +132,7 @@ fn check_instruction(
     place: impl Fn(&str) -> String,
 ) -> Result<Instruction, Error> {
     let opcode = Opcode::parse(&proto.opcode);
+    let among_all_devices = opcode.is_collective() && among_all(&proto);
     let name = proto.name;
     if proto.opcode.is_empty() {
         return Err(malformed(&place(&name), "it has no opcode".into()));
@@ -185,13 +186,26 @@ fn check_instruction(
         runs_at_least_once: opcode == Opcode::While && known_trip_count(&proto.backend_config).is_some_and(|n| n > 0),
         is_less_than: proto.comparison_direction == "LT",
         is_equal: proto.comparison_direction == "EQ",
-        among_all_devices: proto.replica_groups.len() == 1 || true,
+        among_all_devices,
         op_name: metadata.op_name,
         source: (metadata.source_file, metadata.source_line.try_into().unwrap_or(0)),
         stack_frame: metadata.stack_frame_id.try_into().unwrap_or(0),
         name,
         shape,
     })
+}
+
+/// Whether a collective is known to be among all devices: it says nothing else, or names one group.
+fn among_all(proto: &HloInstructionProto) -> bool {
+    let listed = proto
+        .device_list
+        .as_ref()
+        .is_none_or(|list| list.groups.len() <= 1 && list.counted.as_ref().is_none_or(|counted| counted.groups <= 1));
+    let of_mesh = proto.mesh_list.as_ref().is_none_or(|list| {
+        let axes = list.mesh.as_ref().map_or(0, |mesh| mesh.axes.len());
+        list.axes.len() == axes && list.axes.iter().all(|axis| axis.part.is_none())
+    });
+    proto.replica_groups.len() <= 1 && listed && of_mesh
 }
 
 /// What optimization found out about a loop, as it stands in the JSON of `backend_config`.
