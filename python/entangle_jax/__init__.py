@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from entangle_jax._audit import audit
     from entangle_jax._audit_report import RaceError, Report
     from entangle_jax._handle import Handle
+    from entangle_jax._marks import reads, writes
+    from entangle_jax._ordered import ordered
 
 _registration.register()
 
@@ -33,7 +35,10 @@ __all__ = [
     "audit",
     "entangle",
     "export_checks",
+    "ordered",
+    "reads",
     "testing",
+    "writes",
 ]
 
 
@@ -43,7 +48,10 @@ _LATER = {
     "RaceError": "_audit_report",
     "Report": "_audit_report",
     "audit": "_audit",
+    "ordered": "_ordered",
+    "reads": "_marks",
     "testing": "testing",
+    "writes": "_marks",
 }
 
 
