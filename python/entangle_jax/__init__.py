@@ -19,17 +19,21 @@ from entangle_jax._native import __version__
 if TYPE_CHECKING:
     from entangle_jax import testing
     from entangle_jax._audit import RaceError, Report, audit
+    from entangle_jax._calls import Calls, CallSite, calls
     from entangle_jax._handle import Handle
 
 _registration.register()
 
 __all__ = [
+    "CallSite",
+    "Calls",
     "Handle",
     "OrderingWarning",
     "RaceError",
     "Report",
     "__version__",
     "audit",
+    "calls",
     "entangle",
     "export_checks",
     "testing",
@@ -37,7 +41,16 @@ __all__ = [
 
 
 # Imported when they are used, so that no program pays for what it does not need.
-_LATER = {"Handle": "_handle", "RaceError": "_audit", "Report": "_audit", "audit": "_audit", "testing": "testing"}
+_LATER = {
+    "CallSite": "_calls",
+    "Calls": "_calls",
+    "Handle": "_handle",
+    "RaceError": "_audit",
+    "Report": "_audit",
+    "audit": "_audit",
+    "calls": "_calls",
+    "testing": "testing",
+}
 
 
 def __getattr__(name: str) -> Any:

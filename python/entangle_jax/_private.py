@@ -67,6 +67,23 @@ register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")
 # the user's line. `jax.extend.source_info_util` has it too, and imports all of `jax.extend`. There since 0.4.
 register_exclusion: Any = _take("jax._src.source_info_util", "register_exclusion")
 
+# For the list of the calls that a function makes: the lines of the user's code that an equation comes from, the jaxprs
+# in its parameters, and what tells a literal from a variable. `jax.extend` has the classes alone. There since 0.4.
+user_frames: Any = _take("jax._src.source_info_util", "user_frames")
+jaxprs_in_params: Any = _take("jax._src.core", "jaxprs_in_params")
+Literal: Any = _take("jax._src.core", "Literal")
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The jaxpr in a closed jaxpr. Since jax 0.12 the two are one class."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def bind_params(eqn: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What to bind an equation's primitive with, beside its operands: functions, which 0.10 has, and parameters."""
+    made = eqn.primitive.get_bind_params(eqn.params)
+    return made if isinstance(made, tuple) else ((), made)
+
 
 def sdy() -> Any:
     """The dialect of Shardy, imported when first needed.
