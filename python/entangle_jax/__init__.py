@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from entangle_jax._audit import RaceError, Report, audit
     from entangle_jax._calls import Calls, CallSite, calls
     from entangle_jax._handle import Handle
+    from entangle_jax._marks import reads, writes
+    from entangle_jax._ordered import ordered
 
 _registration.register()
 
@@ -36,7 +38,10 @@ __all__ = [
     "calls",
     "entangle",
     "export_checks",
+    "ordered",
+    "reads",
     "testing",
+    "writes",
 ]
 
 
@@ -49,7 +54,10 @@ _LATER = {
     "Report": "_audit",
     "audit": "_audit",
     "calls": "_calls",
+    "ordered": "_ordered",
+    "reads": "_marks",
     "testing": "testing",
+    "writes": "_marks",
 }
 
 

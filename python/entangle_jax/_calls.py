@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import math
 import re
 import sys
@@ -18,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from entangle_jax import _private
+from entangle_jax._ordering import jaxprs
 from entangle_jax._primitive import entangle_p
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _trace(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         return [leaf for leaf in jax.tree.leaves(fn(*args, **kwargs)) if _is_array(leaf)]
 
     with jax.disable_jit(disable=False):
-        return _private.open_jaxpr(jax.make_jaxpr(of_arrays)(*(leaves[i] for i in dynamic)))
+        return jaxprs.opened(jax.make_jaxpr(of_arrays)(*(leaves[i] for i in dynamic))).jaxpr
 
 
 def _is_array(leaf: Any) -> bool:
@@ -172,17 +172,17 @@ class _Found:
 def _walk(jaxpr: Any, origin: dict[Any, Any], around: tuple[Any, ...]) -> Iterator[_Found]:
     """Yield the calls. `origin` says of a variable which other one has the same value, as far as that is known."""
     for eqn in jaxpr.eqns:
-        values = tuple(id(v) if isinstance(v, _private.Literal) else origin.get(v, v) for v in eqn.invars)
+        values = tuple(id(v) if jaxprs.is_literal(v) else origin.get(v, v) for v in eqn.invars)
         kind, name = _kind_of(eqn)
         if kind:
             yield _Found(kind, name, eqn, values, around)
             continue
         if eqn.primitive is entangle_p or eqn.primitive.name in _SAME_VALUE:
             origin.update(zip(eqn.outvars, values, strict=False))
-        for inner in _private.jaxprs_in_params(eqn.params):
+        for inner in map(jaxprs.opened, jaxprs.inner_jaxprs(eqn)):
             # A body is given the operands in order; a branch, all but the first; a loop's condition, the last ones.
-            pairs = zip(reversed(inner.invars), reversed(values), strict=False)
-            yield from _walk(inner, dict(pairs), (*around, eqn))
+            pairs = zip(reversed(inner.jaxpr.invars), reversed(values), strict=False)
+            yield from _walk(inner.jaxpr, dict(pairs), (*around, eqn))
 
 
 def _kind_of(eqn: Any) -> tuple[str, str]:
@@ -191,27 +191,16 @@ def _kind_of(eqn: Any) -> tuple[str, str]:
     if name == "ffi_call":
         return "native call", str(eqn.params["target_name"])
     if name in _CALLBACKS:
-        return "callback", _name_of(eqn.params["callback"])
+        return "callback", _name_of(eqn)
     is_known = eqn.primitive is entangle_p or id(eqn.primitive) in _jax_primitives(len(sys.modules))
     return ("" if is_known else "primitive"), name
 
 
-def _name_of(callback: Any) -> str:
-    """The name of the Python function of a callback, under the wrappers that jax and `functools` put around it."""
-    while (inner := _wrapped(callback)) is not None:
-        callback = inner
-    name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
-    return f"{getattr(callback, '__module__', None) or type(callback).__module__}.{name}"
-
-
-def _wrapped(callback: Any) -> Any:
-    for attribute in ("callback_func", "func", "__wrapped__"):
-        if callable(inner := getattr(callback, attribute, None)):
-            return inner
-    # `jax.debug.callback` keeps the function in a closure.
-    if getattr(callback, "__module__", None) == "jax._src.debugging":
-        return inspect.getclosurevars(callback).nonlocals.get("callback")
-    return None
+def _name_of(eqn: Any) -> str:
+    """The name of the Python function of a callback, without the wrappers that jax and `functools` put around it."""
+    function = list(jaxprs.functions_of(eqn))[-1]
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
 @functools.lru_cache(maxsize=1)
@@ -254,11 +243,9 @@ def _site(index: int, call: _Found, users: dict[Any, list[int]]) -> CallSite:
 
 def _targets(eqn: Any) -> tuple[str, ...]:
     """The native targets of a primitive, which its jaxpr does not say: lower it alone, and look."""
-    subfuns, params = _private.bind_params(eqn)
 
     def alone(*operands: Any) -> Any:
-        results = eqn.primitive.bind(*subfuns, *operands, **params)
-        return results[:1] if eqn.primitive.multiple_results else results
+        return jaxprs.evaluate(eqn, operands)[:1]
 
     operands = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars)
     try:

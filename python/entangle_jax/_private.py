@@ -67,22 +67,23 @@ register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")
 # the user's line. `jax.extend.source_info_util` has it too, and imports all of `jax.extend`. There since 0.4.
 register_exclusion: Any = _take("jax._src.source_info_util", "register_exclusion")
 
-# For the list of the calls that a function makes: the lines of the user's code that an equation comes from, the jaxprs
-# in its parameters, and what tells a literal from a variable. `jax.extend` has the classes alone. There since 0.4.
+# For the list of the calls that a function makes: the lines of the user's code that an equation comes from. There since
+# 0.4.
 user_frames: Any = _take("jax._src.source_info_util", "user_frames")
-jaxprs_in_params: Any = _take("jax._src.core", "jaxprs_in_params")
-Literal: Any = _take("jax._src.core", "Literal")
 
+# For `ordered`, which evaluates a jaxpr again: what is traced meanwhile has the source line and the names of the
+# equation that it stands for. There since 0.4.36.
+current_name_stack: Any = _take("jax._src.source_info_util", "current_name_stack")
+user_context: Any = _take("jax._src.source_info_util", "user_context")
 
-def open_jaxpr(jaxpr: Any) -> Any:
-    """The jaxpr in a closed jaxpr. Since jax 0.12 the two are one class."""
-    return getattr(jaxpr, "jaxpr", jaxpr)
+# The user's line of an equation, for error messages. There since 0.4.
+summarize: Any = _take("jax._src.source_info_util", "summarize")
 
+# For `ordered`: what a jitted function's argument has that no sharding was given for. There since 0.4.
+UNSPECIFIED: Any = _take("jax._src.sharding_impls", "UNSPECIFIED")
 
-def bind_params(eqn: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What to bind an equation's primitive with, beside its operands: functions, which 0.10 has, and parameters."""
-    made = eqn.primitive.get_bind_params(eqn.params)
-    return made if isinstance(made, tuple) else ((), made)
+# For `ordered`: the jaxpr of a checkpointed function has no constants, so they become arguments. There since 0.4.
+convert_constvars_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "convert_constvars_jaxpr")
 
 
 def sdy() -> Any:
