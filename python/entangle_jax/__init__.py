@@ -18,26 +18,48 @@ from entangle_jax._warnings import OrderingWarning
 
 if TYPE_CHECKING:
     from entangle_jax import testing
-    from entangle_jax._audit import RaceError, Report, audit
+    from entangle_jax._audit import audit
+    from entangle_jax._audit_report import RaceError, Report
+    from entangle_jax._calls import Calls, CallSite, calls
     from entangle_jax._handle import Handle
+    from entangle_jax._marks import reads, writes
+    from entangle_jax._ordered import ordered
 
 _registration.register()
 
 __all__ = [
+    "CallSite",
+    "Calls",
     "Handle",
     "OrderingWarning",
     "RaceError",
     "Report",
     "__version__",
     "audit",
+    "calls",
     "entangle",
     "export_checks",
+    "ordered",
+    "reads",
     "testing",
+    "writes",
 ]
 
 
 # Imported when they are used, so that no program pays for what it does not need.
-_LATER = {"Handle": "_handle", "RaceError": "_audit", "Report": "_audit", "audit": "_audit", "testing": "testing"}
+_LATER = {
+    "CallSite": "_calls",
+    "Calls": "_calls",
+    "Handle": "_handle",
+    "RaceError": "_audit_report",
+    "Report": "_audit_report",
+    "audit": "_audit",
+    "calls": "_calls",
+    "ordered": "_ordered",
+    "reads": "_marks",
+    "testing": "testing",
+    "writes": "_marks",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -68,6 +68,24 @@ register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")
 # the user's line. `jax.extend.source_info_util` has it too, and imports all of `jax.extend`. There since 0.4.
 register_exclusion: Any = _take("jax._src.source_info_util", "register_exclusion")
 
+# For the list of the calls that a function makes: the lines of the user's code that an equation comes from. There since
+# 0.4.
+user_frames: Any = _take("jax._src.source_info_util", "user_frames")
+
+# For `ordered`, which evaluates a jaxpr again: what is traced meanwhile has the source line and the names of the
+# equation that it stands for. There since 0.4.36.
+current_name_stack: Any = _take("jax._src.source_info_util", "current_name_stack")
+user_context: Any = _take("jax._src.source_info_util", "user_context")
+
+# The user's line of an equation, for error messages. There since 0.4.
+summarize: Any = _take("jax._src.source_info_util", "summarize")
+
+# For `ordered`: what a jitted function's argument has that no sharding was given for. There since 0.4.
+UNSPECIFIED: Any = _take("jax._src.sharding_impls", "UNSPECIFIED")
+
+# For `ordered`: the jaxpr of a checkpointed function has no constants, so they become arguments. There since 0.4.
+convert_constvars_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "convert_constvars_jaxpr")
+
 
 def traces() -> list[Any]:
     """The traces that are going on, from the outermost to the innermost."""
@@ -99,3 +117,22 @@ def sdy() -> Any:
     0.4.36.
     """
     return importlib.import_module("jaxlib.mlir.dialects.sdy")
+
+
+def kept_arguments(stage: Any) -> list[int] | None:
+    """The positions, among all leaves of the arguments, of those that the program of a `Lowered` or `Compiled` has.
+
+    `jax.stages` says what the arguments are and not which of them jit left out. None if this jax says it elsewhere.
+    There since 0.4.
+    """
+    lowering = getattr(stage, "_lowering", None)
+    kept = getattr(lowering, "compile_args", {}).get("kept_var_idx")
+    if kept is None:
+        kept = getattr(getattr(stage, "_executable", None), "_kept_var_idx", None)
+    return None if kept is None else sorted(kept)
+
+
+def registered_targets() -> set[str]:
+    """The native targets that are registered in this process: jax has no public list of them. There since 0.5."""
+    listed: Any = _take("jaxlib.xla_client", "custom_call_targets")
+    return {target for platform in ("Host", "CUDA", "ROCM") for target in listed(platform)}
