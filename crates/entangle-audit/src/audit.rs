@@ -190,7 +190,7 @@ impl Audit {
     }
 
     /// The lines of an instruction and of the calls around it. Before optimization a function's instructions know only the lines inside it.
-    fn sources(&self, instruction: usize, context: u32) -> Vec<Source> {
+    pub(crate) fn sources(&self, instruction: usize, context: u32) -> Vec<Source> {
         let mut sources = self.module.sources(&self.module.instructions[instruction]);
         let mut context = self.dependence.contexts[context as usize];
         while context.part != Part::Entry && sources.len() < MAX_PLACES {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use prost::Message as _;
 
 use super::opcode::Opcode;
-use super::proto::{HloModuleProto, HloProto, StackFrameIndexProto};
+use super::proto::{HloModuleProto, HloProto, HloSnapshot, StackFrameIndexProto};
 use super::shape::Shape;
 use crate::error::Error;
 
@@ -105,7 +105,7 @@ pub struct Source {
 }
 
 impl Module {
-    /// Reads a serialized `HloModuleProto` or `HloProto`, told apart by their structure.
+    /// Reads a serialized `HloModuleProto`, `HloProto` or `HloSnapshot`, told apart by their structure.
     ///
     /// # Errors
     /// The bytes are something else, cut short, or refer to what is not there.
@@ -121,9 +121,11 @@ impl Module {
             Ok(_) => None,
             Err(error) => Some(error),
         };
-        match HloProto::decode(bytes) {
-            Ok(HloProto { hlo_module: Some(module) }) if has_instructions(&module) => Self::check(module),
-            _ => Err(Error::NotAModule {
+        let snapshot = || HloSnapshot::decode(bytes).ok().and_then(|snapshot| snapshot.hlo);
+        let modules = HloProto::decode(bytes).ok().into_iter().chain(snapshot()).filter_map(|proto| proto.hlo_module);
+        match modules.into_iter().find(has_instructions) {
+            Some(module) => Self::check(module),
+            None => Err(Error::NotAModule {
                 reason: error
                     .map_or_else(|| "no computation with an instruction in it".into(), |error| error.to_string()),
             }),
