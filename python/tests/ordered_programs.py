@@ -221,7 +221,7 @@ class _Run:
         return jax.lax.cond(self.facts[taken] > 0, *(functools.partial(self.block, body, step) for body in bodies))
 
     def _switch(self, i, kind, step, taken, *bodies):
-        return jax.lax.switch(self.facts[0] * taken, [functools.partial(self.block, body, step) for body in bodies])
+        return jax.lax.switch(self.facts[0] + taken - 1, [functools.partial(self.block, body, step) for body in bodies])
 
     def _jit(self, i, kind, step, count, body):
         return jax.jit(lambda: self.block(body, step))()

@@ -4,6 +4,7 @@ import functools
 import importlib
 import sys
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from entangle_jax import audit, reads, testing, writes
 # In the order in which they import each other.
 MODULES = [f"_ordering.{name}" for name in ("jaxprs", "accesses", "objects", "plan", "world", "evaluate", "rules")] + ["_ordered"]
 SOURCES = {name: importlib.import_module(f"entangle_jax.{name}") for name in MODULES}
-SOURCES = {name: (module.__file__, open(module.__file__).read()) for name, module in SOURCES.items()}
+SOURCES = {name: (module.__file__, Path(module.__file__).read_text()) for name, module in SOURCES.items()}
 
 X = np.random.default_rng(0).integers(2**31, size=300, dtype=np.int32)
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
