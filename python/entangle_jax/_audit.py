@@ -214,7 +214,7 @@ def _lower(
         )
     function = fn if hasattr(fn, "lower") else jax.jit(fn)
     traced = None
-    with jax.disable_jit(False):  # noqa: FBT003 (without jit a mark leaves no trace)
+    with jax.disable_jit(False):  # without jit a mark leaves no trace
         if hasattr(function, "trace"):
             of_jax = function.trace(*args, **kwargs)
             traced = _audit_marks.Traced.of(of_jax.jaxpr)

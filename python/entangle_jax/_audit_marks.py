@@ -1,13 +1,12 @@
 """What a program says of its calls itself, by the marks of `reads` and `writes`, as what the audit is told.
 
-The trace says which calls are marked, and which operand is the handle. The names in the programs only match calls to it:
-XLA merges equal calls and keeps one name, and the library calls of a marked function carry the mark too.
+The trace says which calls are marked, and which operand is the handle. The names in the programs only match calls to
+it: XLA merges equal calls and keeps one name, and the library calls of a marked function carry the mark too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,8 @@ from entangle_jax import _marks, _native
 from entangle_jax._ordering import accesses, jaxprs, objects, plan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from entangle_jax._audit_report import Report
 
 _NAME = re.compile(rf"{_marks.PREFIX}:[^/()]*:[^/()]*:[^/()]*")
@@ -63,8 +64,8 @@ class Traced:
                 of.update(zip(eqn.outvars, ins, strict=False))
             if marks and accesses.is_native(eqn):
                 self._note(eqn, ins, marks)
-            for inner in jaxprs.inner_jaxprs(eqn):
-                inner = jaxprs.opened(inner).jaxpr
+            for closed in jaxprs.inner_jaxprs(eqn):
+                inner = jaxprs.opened(closed).jaxpr
                 given = ins[len(ins) - len(inner.invars) :]  # a branch is not given the index
                 self._walk(inner, dict(zip(inner.invars, given, strict=False)), inside)
 
@@ -95,8 +96,11 @@ class Names:
             self._by_place.setdefault(_plain(f"jit({name})"), []).append(name)
 
     def of(self, call: Any) -> list[str]:
-        """The names of the marks. JAX's name for a call is whole once XLA has inlined the functions around it; before,
-        the computations around it are named after them, with other characters replaced."""
+        """The names of the marks.
+
+        JAX's name for a call is whole once XLA has inlined the functions around it; before, the computations around it
+        are named after them, with other characters replaced.
+        """
         found = _NAME.findall(call.op_name)
         for place in call.place:
             found += self._by_place.get(_plain(_NUMBER.sub("", place)), [])
@@ -130,7 +134,8 @@ class Marked:
         Raises:
           ValueError: a marked call with a side effect is in the trace and in no program.
         """
-        seen, told = set(), {}
+        seen: set[tuple[str, str | None]] = set()
+        told: dict[str, list[_native.Access]] = {}
         for program, calls in self._calls.items():
             told[program] = []
             for call in calls:
@@ -140,7 +145,9 @@ class Marked:
                         told[program].append(_access(name, call.target, call.name, _operands(self._traced, key)))
         if self._traced is not None and (gone := self._traced.kept - seen):
             listed = ", ".join(sorted(f"{target or 'a call'} in {_marks.parse(name)}" for name, target in gone))
-            raise ValueError(f"entangle_jax.audit: the trace has marked calls that the program does not have: {listed}.")
+            raise ValueError(
+                f"entangle_jax.audit: the trace has marked calls that the program does not have: {listed}."
+            )
         return told
 
     def of_merged(self, report: Report, compiled: str) -> list[_native.Access]:

@@ -29,7 +29,13 @@ def some_of_class(kind, count):
     """A few programs of that class, always the same ones."""
     found = []
 
-    @settings(max_examples=count, database=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(programs.of_class(kind))
     def collect(program):
         found.append(program)
