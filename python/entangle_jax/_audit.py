@@ -21,13 +21,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import jax
 
-from entangle_jax import _audit_arguments, _audit_targets, _native
+from entangle_jax import _audit_arguments, _audit_marks, _audit_targets, _native
 from entangle_jax._audit_report import (
     COMPILED,
     WRITTEN,
@@ -117,13 +119,23 @@ def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = ()
             f"entangle_jax.audit: got a jax.stages.{type(stage).__name__}, which has its arguments already, and "
             "others: leave them out, or pass the function."
         )
+    traced: _audit_marks.Traced | None = None
     if isinstance(stage, jax.stages.Compiled):
         programs = {COMPILED: _optimized(stage)}
     else:
-        stage = stage or _lower(fn, args, kwargs)
+        if stage is None:
+            stage, traced = _lower(fn, args, kwargs)
         programs = {WRITTEN: _unoptimized(stage), COMPILED: _optimized(stage.compile())}
     same = _audit_arguments.handles(stage)
-    return audit_programs(programs, reads, writes, same=same or (), pair_by_name=same is None)
+    marked = _audit_marks.Marked(programs, traced)
+    accesses = marked.accesses()
+    report = functools.partial(audit_programs, programs, reads, writes, same=same or (), pair_by_name=same is None)
+    found = report(accesses=accesses)
+    # A call that stands for others does what they did too.
+    if merged := marked.of_merged(found, COMPILED):
+        accesses[COMPILED] += merged
+        found = report(accesses=accesses)
+    return found
 
 
 def _stage(fn: Any) -> jax.stages.Lowered | jax.stages.Compiled | None:
@@ -139,7 +151,7 @@ def audit_programs(
     reads: TargetSpecs,
     writes: TargetSpecs,
     *,
-    accesses: Iterable[_native.Access] = (),
+    accesses: Mapping[str, Sequence[_native.Access]] = MappingProxyType({}),
     same: Sequence[Sequence[int]] = (),
     pair_by_name: bool = True,
     called_elsewhere: Iterable[str] = (),
@@ -150,16 +162,15 @@ def audit_programs(
       programs: the serialized programs.
       reads: as of `audit`.
       writes: as of `audit`.
-      accesses: what is known of calls besides.
+      accesses: what is known of the calls of each program besides.
       same: groups of arguments, by their numbers in the program, that are one object.
       pair_by_name: the names of the arguments say too which two are a `Handle`; false if `same` says it all.
       called_elsewhere: targets that other programs call, so that they are known not to be misspelt.
     """
     given = _audit_targets.accesses(reads, writes)
-    known = [*given, *accesses]
     groups = [list(group) for group in same]
     audits = {
-        name: _native.Audit(program, known, same=groups, pair_by_name=pair_by_name)
+        name: _native.Audit(program, [*given, *accesses.get(name, ())], same=groups, pair_by_name=pair_by_name)
         for name, program in programs.items()
     }
     called = {target for one in audits.values() for target in one.targets}
@@ -176,7 +187,7 @@ def audit_programs(
             if of[one.call].kind != "entangle"
         )
     last = list(audits)[-1]
-    names = dict.fromkeys(access.target for access in known if access.target is not None)
+    names = dict.fromkeys(access.target for access in [*given, *itertools.chain(*accesses.values())] if access.target)
     return Report(
         module=audits[last].module,
         programs=tuple(audits),
@@ -192,22 +203,31 @@ def audit_programs(
     )
 
 
-def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> jax.stages.Lowered:
+def _lower(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[jax.stages.Lowered, _audit_marks.Traced | None]:
     if not callable(fn):
         remedy = "; for XLA's dump files: `python -m entangle_jax audit FILE`" if isinstance(fn, str | Path) else ""
         raise TypeError(
             f"entangle_jax.audit: got an object of type {type(fn).__name__}, wanted a function, a jax.stages.Lowered "
             f"or a jax.stages.Compiled{remedy}."
         )
-    lower: Callable[..., Any] = fn.lower if hasattr(fn, "lower") else jax.jit(fn).lower
-    lowered = lower(*args, **kwargs)
+    function = fn if hasattr(fn, "lower") else jax.jit(fn)
+    traced = None
+    with jax.disable_jit(False):  # without jit a mark leaves no trace
+        if hasattr(function, "trace"):
+            of_jax = function.trace(*args, **kwargs)
+            traced = _audit_marks.Traced.of(of_jax.jaxpr)
+            lowered = of_jax.lower()
+        else:
+            lowered = function.lower(*args, **kwargs)
     stage = _stage(lowered)
     if not isinstance(stage, jax.stages.Lowered):
         raise TypeError(
             f"entangle_jax.audit: `lower` of the function returned an object of type {type(lowered).__name__}, wanted "
             "a jax.stages.Lowered."
         )
-    return stage
+    return stage, traced
 
 
 def _unoptimized(lowered: jax.stages.Lowered) -> bytes:

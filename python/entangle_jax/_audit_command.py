@@ -93,7 +93,10 @@ def _reports(arguments: argparse.Namespace) -> list[Report]:
             reported = [{form: forms[form] for form in (WRITTEN, COMPILED) if form in forms}]
         else:  # several programs of one name, from several processes
             reported = [{form: program} for form, program in programs]
-        reports += [audit_programs(one, **accesses, same=arguments.same, called_elsewhere=called) for one in reported]
+        reports += [
+            audit_programs(one, accesses["reads"], accesses["writes"], same=arguments.same, called_elsewhere=called)
+            for one in reported
+        ]
     return reports
 
 
