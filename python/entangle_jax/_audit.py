@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
-from entangle_jax import _audit_arguments, _audit_marks, _audit_targets, _native
+from entangle_jax import _audit_arguments, _audit_marks, _audit_races, _audit_targets, _native
 from entangle_jax._audit_report import (
     COMPILED,
     WRITTEN,
@@ -39,6 +39,7 @@ from entangle_jax._audit_report import (
     Copy,
     Entangle,
     Lost,
+    Moved,
     Object,
     Race,
     RaceError,
@@ -57,6 +58,7 @@ __all__ = [
     "Copy",
     "Entangle",
     "Lost",
+    "Moved",
     "Object",
     "Race",
     "RaceError",
@@ -204,16 +206,11 @@ def audit_programs(
     called = {target for one in audits.values() for target in one.targets}
     _audit_targets.expect_known(given, called | set(called_elsewhere))
     calls = {program: _calls(program, one) for program, one in audits.items()}
-    races, more = _races(audits, calls)
+    races, more = _audit_races.races(audits[list(audits)[-1]].module, audits, calls)
     lost: tuple[Lost, ...] = ()
+    moved: tuple[Moved, ...] = ()
     if len(audits) == 2:
-        of = calls[WRITTEN]
-        # A call of `entangle` goes when the payload does: nothing is lost by that.
-        lost = tuple(
-            Lost(of[one.call], None if one.merged_with is None else of[one.merged_with])
-            for one in audits[WRITTEN].lost(audits[COMPILED])
-            if of[one.call].kind != "entangle"
-        )
+        lost, moved = _became(audits, calls)
     last = list(audits)[-1]
     names = dict.fromkeys(access.target for access in [*given, *itertools.chain(*accesses.values())] if access.target)
     return Report(
@@ -223,6 +220,7 @@ def audit_programs(
         races=races,
         more_races=more,
         lost=lost,
+        moved=moved,
         entangles=tuple(_entangle(calls[last], cost) for cost in audits[last].costs()),
         not_called=tuple(name for name in names if name not in called),
         not_given=tuple(sorted(called - {*names, "entangle"})),
@@ -262,7 +260,7 @@ def _optimized(compiled: jax.stages.Compiled) -> bytes:
 def _calls(program: str, audit: _native.Audit) -> list[Call]:
     # Thousands of calls come from a few lines.
     stack = functools.cache(
-        lambda sources: tuple(Source(source.file, source.line, source.function) for source in sources)
+        lambda sources: tuple(dict.fromkeys(Source(source.file, source.line, source.function) for source in sources))
     )
     names = [one.name for one in audit.objects()]
     return [
@@ -281,34 +279,23 @@ def _calls(program: str, audit: _native.Audit) -> list[Call]:
     ]
 
 
-def _races(audits: dict[str, _native.Audit], calls: dict[str, list[Call]]) -> tuple[tuple[Race, ...], int]:
-    """The races of all programs; one that is in two of them at the same lines is told once, as of the last.
-
-    On different arguments it is not one; what is no argument has other names before and after optimization.
-    """
-    merged: dict[Any, Race] = {}
-    more = 0
-    for program, one in audits.items():
-        found = one.races()
-        more = max(more, found.more)
-        counts: dict[Any, int] = {}
-        for one_race in found.list:
-            race = Race(
-                calls[program][one_race.first],
-                calls[program][one_race.second],
-                one_race.handle,
-                one_race.later_iteration_of,
-                one_race.unproven,
-                (program,),
-            )
-            lines = frozenset((call.target, call.sources) for call in (race.first, race.second))
-            same = (lines, race.loop is None, race.handle if race.handle.startswith("argument ") else None)
-            counts[same] = counts.get(same, 0) + 1
-            key = (same, counts[same])
-            if key in merged:
-                race = dataclasses.replace(race, programs=(*merged.pop(key).programs, program))
-            merged[key] = race
-    return tuple(merged.values()), more
+def _became(
+    audits: Mapping[str, _native.Audit], calls: Mapping[str, Sequence[Call]]
+) -> tuple[tuple[Lost, ...], tuple[Moved, ...]]:
+    """What XLA took out of the program, and what out of a loop."""
+    of = calls[WRITTEN]
+    # A call of `entangle` goes when the payload does: nothing is lost by that.
+    lost = tuple(
+        Lost(of[one.call], None if one.merged_with is None else of[one.merged_with], one.never_runs)
+        for one in audits[WRITTEN].lost(audits[COMPILED])
+        if of[one.call].kind != "entangle"
+    )
+    moved = tuple(
+        Moved(of[one.call], tuple(Source(line.file, line.line, line.function) for line in one.out_of))
+        for one in audits[WRITTEN].moved(audits[COMPILED])
+        if of[one.call].kind != "entangle"
+    )
+    return lost, moved
 
 
 def _entangle(calls: list[Call], cost: _native.Cost) -> Entangle:

@@ -124,9 +124,10 @@ class Handle(Generic[T]):
         """
         _expect_callable("read", "fn", fn, "the function to call with the token")
         past = self._past_of("read", after_reads=False)
-        result = fn(self.token, *args, **kwargs)
-        _expect_result("read", fn, result)
-        fence = entangle(self.fence, result)
+        with _scope("Handle.read"):
+            result = fn(self.token, *args, **kwargs)
+            _expect_result("read", fn, result)
+            fence = entangle(self.fence, result)
         return result, _made(self.token, fence, past.then("read", writes=False))
 
     def write(
@@ -159,10 +160,11 @@ class Handle(Generic[T]):
             _expect_callable("write", "token", token, "a function that takes the new token out of the result")
         past = self._past_of("write", after_reads=True)
         past.check_loop("write")
-        result = fn(self.fence, *args, **kwargs)
-        _expect_result("write", fn, result)
-        both = (self.token, self.fence) if token is None else self._renewed(token(result))
-        new, fence = entangle(both, result)
+        with _scope("Handle.write"):
+            result = fn(self.fence, *args, **kwargs)
+            _expect_result("write", fn, result)
+            both = (self.token, self.fence) if token is None else self._renewed(token(result))
+            new, fence = entangle(both, result)
         return result, _made(new, fence, past.then("write", writes=True))
 
     def after(self, *values: Any) -> Handle[T]:
@@ -306,6 +308,14 @@ _NO_ARRAY = (
     "entangle_jax: a Handle was passed where an array is wanted. Pass the function to the handle's `read` or `write`, "
     "which call it with the token; or, to leave the order to yourself, pass `handle.token`."
 )
+
+
+_NO_SCOPE = contextlib.nullcontext()
+
+
+def _scope(name: str) -> contextlib.AbstractContextManager[Any]:
+    """Names what a program does here, so that profiles and the reports of `audit` can say it in the program's terms."""
+    return _NO_SCOPE if _private.trace_state_clean() else jax.named_scope(name)
 
 
 def _copies(token: T) -> T:

@@ -139,6 +139,8 @@ class Lost:
 
     call: int
     merged_with: int | None
+    never_runs: bool
+    """It has a side effect, and was dropped with the branch or loop around it."""
 
 class Moved:
     """A call that the compiled program makes outside of a loop that it was in."""
@@ -192,6 +194,9 @@ class Audit:
     @property
     def is_scheduled(self) -> bool: ...
     def calls(self) -> list[Call]: ...
+    def order_of_the_trace(self) -> list[int]:
+        """For each call, when the program makes it. Only of a program that is not optimized."""
+
     def objects(self) -> list[Object]: ...
     def races(self) -> Races: ...
     def all_ordered(self, firsts: list[int], seconds: list[int], later_iteration: bool) -> bool | None:

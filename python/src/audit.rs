@@ -164,6 +164,7 @@ pub(crate) struct Graph {
 pub(crate) struct Lost {
     call: usize,
     merged_with: Option<usize>,
+    never_runs: bool,
 }
 
 /// A call that the compiled program makes outside of a loop that it was in.
@@ -256,6 +257,11 @@ impl Audit {
         calls.collect()
     }
 
+    /// For each call, when the program makes it.
+    fn order_of_the_trace(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        away(py, || self.0.order_of_the_trace())
+    }
+
     /// What the calls touch.
     fn objects(&self, py: Python<'_>) -> PyResult<Vec<Object>> {
         let objects = away(py, || self.0.objects())?;
@@ -318,7 +324,12 @@ impl Audit {
     /// Calls of this program, as written, that `compiled` lacks.
     fn lost(&self, py: Python<'_>, compiled: &Self) -> PyResult<Vec<Lost>> {
         let lost = away(py, || entangle_audit::lost(&self.0, &compiled.0))?;
-        Ok(lost.into_iter().map(|lost| Lost { call: lost.call, merged_with: lost.merged_with }).collect())
+        let lost = lost.into_iter().map(|lost| Lost {
+            call: lost.call,
+            merged_with: lost.merged_with,
+            never_runs: lost.never_runs,
+        });
+        Ok(lost.collect())
     }
 
     /// For each call of `compiled`, the call of this program, as written, that it was.

@@ -172,6 +172,36 @@ impl Audit {
         &self.calls
     }
 
+    /// For each call, when the program makes it: the order in which it was traced. Only of a program that is not optimized.
+    #[must_use]
+    pub fn order_of_the_trace(&self) -> Vec<usize> {
+        let instructions = &self.module.instructions;
+        let contexts = &self.dependence.contexts;
+        let place = |call: &crate::graph::CallSite| {
+            let mut place = vec![(instructions[call.instruction].id, 0)];
+            let mut context = contexts[call.context as usize];
+            while context.part != Part::Entry {
+                let part = match context.part {
+                    Part::Entry | Part::Whole | Part::Condition => 0,
+                    Part::Body => 1,
+                    Part::Branch { branch, .. } => branch,
+                };
+                place.push((instructions[context.caller].id, part));
+                context = contexts[context.parent as usize];
+            }
+            place.reverse();
+            place
+        };
+        let places: Vec<Vec<(i64, u32)>> = self.dependence.calls.iter().map(place).collect();
+        let mut calls: Vec<usize> = (0..places.len()).collect();
+        calls.sort_by(|&a, &b| places[a].cmp(&places[b]));
+        let mut order = vec![0; calls.len()];
+        for (position, call) in calls.into_iter().enumerate() {
+            order[call] = position;
+        }
+        order
+    }
+
     /// The objects that the calls touch. Which of them were taken for different ones is an assumption, which no program can prove.
     #[must_use]
     pub fn objects(&self) -> Vec<TouchedObject> {

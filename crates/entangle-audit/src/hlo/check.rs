@@ -168,6 +168,7 @@ fn check_instruction(
         .collect();
     let metadata = proto.metadata.unwrap_or_default();
     Ok(Instruction {
+        id: proto.id,
         opcode,
         operands,
         control_predecessors,
@@ -187,6 +188,7 @@ fn check_instruction(
         is_less_than: proto.comparison_direction == "LT",
         is_equal: proto.comparison_direction == "EQ",
         among_all_devices,
+        has_side_effect: proto.custom_call_has_side_effect,
         op_name: metadata.op_name,
         source: (metadata.source_file, metadata.source_line.try_into().unwrap_or(0)),
         stack_frame: metadata.stack_frame_id.try_into().unwrap_or(0),

@@ -46,6 +46,8 @@ pub(crate) struct Computation {
 #[derive(Debug)]
 pub(crate) struct Instruction {
     pub(crate) name: String,
+    /// Before optimization, instructions of one computation are numbered in the order in which they were traced.
+    pub(crate) id: i64,
     pub(crate) opcode: Opcode,
     pub(crate) shape: Shape,
     /// Positions within the same computation, all before this one.
@@ -73,6 +75,8 @@ pub(crate) struct Instruction {
     pub(crate) is_equal: bool,
     /// Of a collective: it is known to be among all devices of the program.
     pub(crate) among_all_devices: bool,
+    /// Of a native call: it is kept even if nothing needs its result.
+    pub(crate) has_side_effect: bool,
     pub(crate) op_name: String,
     pub(super) source: (String, u32),
     pub(super) stack_frame: usize,

@@ -91,6 +91,8 @@ pub(crate) struct HloInstructionProto {
     pub(crate) replica_groups: Vec<Vec<u8>>,
     #[prost(string, tag = "63")]
     pub(crate) comparison_direction: String,
+    #[prost(bool, tag = "65")]
+    pub(crate) custom_call_has_side_effect: bool,
     #[prost(message, optional, tag = "87")]
     pub(crate) device_list: Option<CollectiveDeviceList>,
     #[prost(message, optional, tag = "93")]

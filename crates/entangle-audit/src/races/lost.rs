@@ -1,9 +1,13 @@
 //! What became of the native calls of the program as written: which are gone from the optimized one, and which run elsewhere.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use petgraph::Direction::Incoming;
+use petgraph::visit::EdgeRef as _;
 
 use crate::audit::Audit;
-use crate::graph::{Node, Part};
+use crate::graph::Part;
 use crate::hlo::{Instruction, Opcode, Source};
 
 /// A native call that optimization removed.
@@ -11,9 +15,11 @@ use crate::hlo::{Instruction, Opcode, Source};
 pub struct Lost {
     /// The call, by position in the calls of the program as written.
     pub call: usize,
-    /// A call with the same target and the same operands, in whose result it may have been merged; `None` if it was dropped because
-    /// nothing needed its result.
+    /// A call with the same target whose operands are computed alike, in whose result it was merged; `None` if it was dropped.
     pub merged_with: Option<usize>,
+    /// It was dropped although it has a side effect: it stands in a branch that is never taken, or in a loop that never runs. Otherwise
+    /// nothing needed its result.
+    pub never_runs: bool,
 }
 
 /// A native call that runs less often than the program as written says: once before a loop instead of in each of its iterations.
@@ -33,17 +39,19 @@ pub struct Moved {
 #[must_use]
 pub fn lost(before: &Audit, after: &Audit) -> Vec<Lost> {
     let gone = Matched::new(before, after).before;
-    let mut twins: HashMap<(&str, Operands), Vec<usize>> = HashMap::new();
+    let mut twins: HashMap<u64, Vec<usize>> = HashMap::new();
+    let signatures = if gone.is_empty() { Vec::new() } else { signatures(before) };
+    let signature = |call: usize| signatures[before.dependence.calls[call].node.index()];
     if !gone.is_empty() {
         for call in 0..before.calls.len() {
-            twins.entry((&before.calls[call].target, operands(before, call))).or_default().push(call);
+            twins.entry(signature(call)).or_default().push(call);
         }
     }
     gone.iter()
         .map(|&call| {
-            let same = &twins[&(before.calls[call].target.as_str(), operands(before, call))];
-            let kept = same.iter().copied().find(|other| gone.binary_search(other).is_err());
-            Lost { call, merged_with: kept }
+            let kept = twins[&signature(call)].iter().copied().find(|other| gone.binary_search(other).is_err());
+            let never_runs = before.module.instructions[before.dependence.calls[call].instruction].has_side_effect;
+            Lost { call, merged_with: kept, never_runs: kept.is_none() && never_runs }
         })
         .collect()
 }
@@ -167,9 +175,33 @@ fn innermost(sources: &[Source]) -> &[Source] {
     &sources[..sources.len().min(1)]
 }
 
-/// Each operand's number and value.
-type Operands = Vec<(usize, Node)>;
-
-fn operands(audit: &Audit, call: usize) -> Operands {
-    audit.dependence.operands(audit.dependence.calls[call].node)
+/// For each value what it is computed from and how, as a number that is equal for values that are computed alike, also in two loops.
+fn signatures(audit: &Audit) -> Vec<u64> {
+    /// So often what a loop hands to its next iteration is looked at, to tell loops apart that begin alike.
+    const ROUNDS: usize = 3;
+    let graph = &audit.dependence.graph;
+    let mut signatures = vec![0; graph.node_count()];
+    for _ in 0..ROUNDS {
+        for node in graph.node_indices() {
+            let value = graph[node];
+            let instruction = audit.dependence.instruction(&audit.module, node);
+            let mut sources: Vec<(String, u64)> = graph
+                .edges_directed(node, Incoming)
+                .map(|edge| (format!("{:?}", edge.weight()), signatures[edge.source().index()]))
+                .collect();
+            sources.sort_unstable();
+            let mut hash = DefaultHasher::new();
+            (std::mem::discriminant(&instruction.opcode), std::mem::discriminant(&value.rule), value.leaf).hash(&mut hash);
+            (&instruction.target, &instruction.attributes, &instruction.literal, instruction.number).hash(&mut hash);
+            (&instruction.slice, instruction.counts_along).hash(&mut hash);
+            // Of an operation that is not told apart, JAX's name for it.
+            if instruction.opcode != Opcode::CustomCall {
+                instruction.op_name.rsplit('/').next().hash(&mut hash);
+            }
+            format!("{:?}", instruction.shape.leaf(value.leaf as usize)).hash(&mut hash);
+            sources.hash(&mut hash);
+            signatures[node.index()] = hash.finish();
+        }
+    }
+    signatures
 }
