@@ -30,6 +30,7 @@ class Words:
     """How to say it for one program."""
 
     def __init__(self, module: str, calls: Sequence[Call]) -> None:
+        """`calls`: those of the program as written if it is known, in its order."""
         name = module.removeprefix("jit_")
         self._function = name if name.isidentifier() and not name.startswith("_") else "fn"
         self._accesses = [call for call in calls if call.kind in {"read", "write"}]

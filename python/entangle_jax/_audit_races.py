@@ -92,7 +92,7 @@ def races(
 ) -> tuple[tuple[Race, ...], int]:
     """The races of all programs, and how many more there are. One that is in two programs is told once."""
     order = Order(audits, calls)
-    words = _audit_fix.Words(module, [call for of in calls.values() for call in of])
+    words = _audit_fix.Words(module, sorted(next(iter(calls.values())), key=order.position))
     merged: dict[object, dict[str, _Found]] = {}
     more = 0
     for program, audit in audits.items():

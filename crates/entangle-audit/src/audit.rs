@@ -62,7 +62,7 @@ pub struct Call {
     pub place: Arc<[String]>,
     /// Where it comes from, the innermost line first; empty where the module does not say. Shared by all calls from there.
     pub source: Arc<[Source]>,
-    /// JAX's name for it, such as `jit(step)/ffi_call`.
+    /// JAX's name for it, such as `jit(step)/ffi_call`, with those of the functions around it.
     pub op_name: String,
     /// The objects that it touches, by their positions in [`Audit::objects`]: what it reads, and what it writes.
     pub reads: Vec<usize>,
@@ -157,7 +157,7 @@ impl Audit {
                         .entry((site.context, instruction.line()))
                         .or_insert_with(|| audit.sources(site.instruction, site.context).into())
                         .clone(),
-                    op_name: instruction.op_name.clone(),
+                    op_name: audit.whole_name(site.instruction, site.context),
                     reads: positions(&touched.reads),
                     writes: positions(&touched.writes),
                 }
@@ -231,6 +231,23 @@ impl Audit {
             context = self.dependence.contexts[context.parent as usize];
         }
         sources
+    }
+
+    /// JAX's name for an instruction. Before optimization, inside of a function it begins there: then those of the calls around it come first.
+    fn whole_name(&self, instruction: usize, context: u32) -> String {
+        let mut name = self.module.instructions[instruction].op_name.clone();
+        let mut context = self.dependence.contexts[context as usize];
+        for _ in 0..MAX_PLACES {
+            if context.part == Part::Entry {
+                break;
+            }
+            let around = &self.module.instructions[context.caller].op_name;
+            if !around.is_empty() && around.split('/').next() != name.split('/').next() {
+                name = format!("{around}/{name}");
+            }
+            context = self.dependence.contexts[context.parent as usize];
+        }
+        name
     }
 
     fn place(&self, context: u32) -> Vec<String> {
