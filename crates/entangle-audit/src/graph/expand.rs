@@ -8,7 +8,7 @@ use petgraph::Direction::Incoming;
 use super::waits::{Origin, Waits};
 use super::{BranchSite, CallSite, Context, Dependence, Device, Edge, Later, LoopSite, NONE, Node, Part, Rule, Value};
 use crate::error::Error;
-use crate::hlo::{Instruction, Module, Opcode, literal};
+use crate::hlo::{Comparison, Instruction, Module, Opcode, literal};
 
 /// After writing out nested computations a program has at most this many values, operands and instructions.
 /// A program of a few calls that double at each level would otherwise fill the memory.
@@ -325,7 +325,7 @@ impl<'m> Expansion<'m> {
         let operands: Vec<&Instruction> =
             self.out.operands(predicate).into_iter().map(|(_, node)| self.out.instruction(self.module, node)).collect();
         let number = match operands[..] {
-            [device, number] if compare.is_equal && device.opcode == Opcode::DeviceNumber => {
+            [device, number] if compare.comparison == Comparison::Equal && device.opcode == Opcode::DeviceNumber => {
                 literal::integer(&number.literal).filter(|number| *number >= 0)
             }
             _ => None,
@@ -538,7 +538,7 @@ impl<'m> Expansion<'m> {
     fn first_iteration_runs(&self, condition: usize) -> bool {
         let range = self.module.instructions_of(condition);
         let root = &range[self.module.computations[condition].root];
-        if root.opcode != Opcode::Compare || !root.is_less_than || root.operands.len() != 2 {
+        if root.opcode != Opcode::Compare || root.comparison != Comparison::Less || root.operands.len() != 2 {
             return false;
         }
         let (counter, limit) = (&range[root.operands[0]], &range[root.operands[1]]);
