@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
     from entangle_jax._audit_report import Call, Source
 
-_ACCESS = re.compile(r"\bHandle\.(read|write)\b")
-"""The scope in which a `Handle` makes a call."""
-
-_MARK = re.compile(rf"\b{_marks.PREFIX}:[^/()]*:[^/()]*:([^/()]*)")
+_MARK = re.compile(rf"\b{_marks.PREFIX}:[^/()]*:[^/()]*:[^/()]*")
+"""The name of a marked function in that of a call."""
 
 _PRIMITIVE = re.compile(r"[A-Za-z_]\w*")
 
@@ -60,20 +58,23 @@ class Words:
 
 def access_of(call: Call) -> str | None:
     """The method of a `Handle` that makes the call: `"read"` or `"write"`; None if none does."""
-    found = _ACCESS.findall(call.op_name)
-    return found[-1] if found else None
+    marks = [mark for name in _MARK.findall(call.op_name) if (mark := _marks.parse(name)) is not None]
+    of_handles = [mark for mark in marks if mark.resource == _marks.OF_HANDLES]
+    return None if not of_handles else "write" if of_handles[-1].writes else "read"
 
 
 def marked_function(call: Call) -> str | None:
     """The name of the function that is marked with `reads` or `writes` and makes the call."""
-    found = _MARK.findall(call.op_name)
-    return unquote(found[-1]) if found else None
+    names = [name for name in _MARK.findall(call.op_name) if (mark := _marks.parse(name)) is not None]
+    names = [name for name in names if _marks.parse(name).resource != _marks.OF_HANDLES]
+    return unquote(names[-1].rpartition(":")[2]) if names else None
 
 
 def _is_of_the_user(call: Call) -> bool:
-    """Whether a call of `entangle` is in the program's text: those that `ordered` adds have the lines of what they order."""
-    if access_of(call):
-        return False
+    """Whether a call of `entangle` is in the program's text.
+
+    Those that `ordered` and `Handle` add have the lines of what they order.
+    """
     lines = [linecache.getline(source.file, source.line) for source in call.sources]
     return not any(lines) or any("entangle" in line for line in lines)
 
