@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import itertools
 from pathlib import Path
 from types import MappingProxyType
@@ -130,6 +131,7 @@ def audit(
       ValueError: a target is neither called nor registered; there are reads and no writes; a call does not have the
         operand or attribute; or the program cannot be read.
     """
+    _expect_no_misspelt(fn, kwargs)
     given = _stage(fn)
     if given is not None and (args or kwargs):
         raise TypeError(
@@ -166,6 +168,21 @@ def audit(
         accesses[COMPILED] += merged
         found = report(accesses=accesses)
     return found
+
+
+def _expect_no_misspelt(fn: Any, kwargs: Mapping[str, Any]) -> None:
+    """Refuse `read=` and `write=`, unless the function takes an argument of that name."""
+    for name in {"read", "write"} & set(kwargs):
+        try:
+            inspect.signature(fn).bind_partial(**{name: None})
+            names_targets = isinstance(kwargs[name], list | tuple) and any(isinstance(x, str) for x in kwargs[name])
+        except (TypeError, ValueError):
+            names_targets = True
+        if names_targets:
+            raise TypeError(
+                f"entangle_jax.audit: got `{name}={kwargs[name]!r}`, which the function does not take: the native "
+                f"targets are given as `{name}s`."
+            )
 
 
 def _stage(fn: Any) -> jax.stages.Lowered | jax.stages.Compiled | None:
@@ -236,6 +253,11 @@ def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
             f"entangle_jax.audit: got an object of type {type(fn).__name__}, wanted a function, a jax.stages.Lowered "
             f"or a jax.stages.Compiled{remedy}."
         )
+    # A jitted function that is bound to an object, or to arguments, has the `lower` of the function alone.
+    if inspect.ismethod(fn) and hasattr(fn.__func__, "lower"):
+        fn, args = fn.__func__, (fn.__self__, *args)
+    elif isinstance(fn, functools.partial) and hasattr(fn.func, "lower"):
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
     function = fn if hasattr(fn, "lower") else jax.jit(fn)
     with jax.disable_jit(False):  # without jit a mark leaves no trace
         if not hasattr(function, "trace"):

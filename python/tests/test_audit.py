@@ -1,6 +1,7 @@
 """The audit finds every race, raises no false alarm, and says what entangle cost."""
 
 import dataclasses
+import functools
 import json
 import re
 import subprocess
@@ -570,3 +571,34 @@ def test_a_fault_of_the_audit_is_an_error_that_asks_to_be_reported():
     known = _native.Audit(program, [_native.Access(writes=False, target=testing.READ_TARGET)])
     with pytest.raises(RuntimeError, match=r"a fault in entangle_jax.audit: index out of bounds.*; please report it"):
         known.all_ordered([0], [7], False)
+
+
+class Model:
+    """An object with a jitted method."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, token):
+        return read(token), write(token, self.value())
+
+    def value(self):
+        return 1.0
+
+
+def test_a_jitted_method_is_audited_with_its_object():
+    assert len(audit(Model().step, TOKEN, **TARGETS).races) == 1
+    bound = functools.partial(jax.jit(lambda token, value: (read(token), write(token, value))), value=1.0)
+    assert len(audit(bound, TOKEN, **TARGETS).races) == 1
+
+
+def test_names_of_targets_are_not_handed_to_the_function():
+    for name in ("read", "write"):
+        for fn in (step, lambda token, **_: step(token), jax.jit(step).lower(TOKEN)):
+            arguments = () if isinstance(fn, jax.stages.Lowered) else (TOKEN,)
+            with pytest.raises(
+                TypeError,
+                match=rf"got `{name}=\['my_solve'\]`, which the function does not take: the native targets are given as "
+                rf"`{name}s`",
+            ):
+                audit(fn, *arguments, **{name: ["my_solve"]})
+    takes_it = lambda token, read: (testing.read(token), testing.write(token, read))
+    assert len(audit(takes_it, TOKEN, read=1.0, **TARGETS).races) == 1
