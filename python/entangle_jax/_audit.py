@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
-from entangle_jax import _audit_arguments, _audit_marks, _audit_races, _audit_targets, _native
+from entangle_jax import _audit_arguments, _audit_marks, _audit_races, _audit_targets, _native, _private
 from entangle_jax._audit_report import (
     COMPILED,
     WRITTEN,
@@ -168,6 +168,24 @@ def audit(
         accesses[COMPILED] += merged
         found = report(accesses=accesses)
     return found
+
+
+def audit_compilation(module: Any, executable: Any, reads: TargetSpecs, writes: TargetSpecs) -> Report | None:
+    """The report on a program as JAX compiles it, from its MLIR module and its executable; None if it has no native calls."""
+    compiled = executable.hlo_modules()
+    if len(compiled) != 1:
+        return None
+    programs = {WRITTEN: _private.as_hlo(module), COMPILED: compiled[0].as_serialized_hlo_module_proto()}
+    if not _native.Audit(programs[WRITTEN], []).targets:
+        return None
+    accesses = _audit_marks.Marked(programs, None).accesses()
+    given = [access.target for access in _audit_targets.accesses(reads, writes) if access.target]
+    return audit_programs(programs, reads, writes, accesses=accesses, called_elsewhere=given)
+
+
+def expect_targets(reads: TargetSpecs, writes: TargetSpecs) -> None:
+    """Refuse what `audit` refuses as targets, before there is a program."""
+    _audit_targets.accesses(reads, writes)
 
 
 def _expect_no_misspelt(fn: Any, kwargs: Mapping[str, Any]) -> None:

@@ -110,8 +110,7 @@ def _reports(arguments: argparse.Namespace) -> list[Report]:
         else:  # several programs of one name, from several processes
             reported = [{form: program} for form, program in programs]
         reports += [
-            audit_programs(one, reads, writes, same=arguments.same, called_elsewhere=called)
-            for one in reported
+            audit_programs(one, reads, writes, same=arguments.same, called_elsewhere=called) for one in reported
         ]
     return reports
 

@@ -6,6 +6,6 @@
 (True, True)
 """
 
-from entangle_jax._audit_report import Call, Copy, Entangle, Lost, Object, Race, RaceError, Report, Source
+from entangle_jax._audit_report import Call, Copy, Entangle, Lost, Moved, Object, Race, RaceError, Report, Source
 
-__all__ = ["Call", "Copy", "Entangle", "Lost", "Object", "Race", "RaceError", "Report", "Source"]
+__all__ = ["Call", "Copy", "Entangle", "Lost", "Moved", "Object", "Race", "RaceError", "Report", "Source"]
