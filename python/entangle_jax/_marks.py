@@ -35,6 +35,10 @@ PREFIX = "entangle_jax"
 """Every mark's name begins with it."""
 
 
+OF_HANDLES = "entangle_jax.Handle"
+"""The resource of the accesses through a `Handle`, which are in order by construction."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """What a function does to a resource."""
@@ -80,7 +84,9 @@ def parse(name: str) -> Mark | None:
 def reads(
     resource: str, *, handle: str | int | None = None, volatile: bool = False, opaque: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Say that a function reads a resource: the native calls and callbacks in it use it and leave it as it is. ::
+    """Say that a function reads a resource: the native calls and callbacks in it use it and leave it as it is.
+
+    ::
 
         @reads("mylib.matrix", handle="token")
         def solve(token, b):
@@ -215,6 +221,14 @@ def _argument(which: str, fn: Any, handle: str | int) -> tuple[int | None, str |
     )
 
 
+def call(mark: Mark, fn: Callable[..., R], handle: Any, /, *args: Any, **kwargs: Any) -> R:
+    """Call `fn(handle, *args, **kwargs)` as a function with that mark, whose first argument is the handle."""
+    if _private.trace_state_clean():
+        return fn(handle, *args, **kwargs)
+    args = (handle, *args)
+    return cast("R", _trace(mark, fn, args, kwargs, _leaves_of(args, kwargs, 0, None)))
+
+
 def _leaves_of(args: Any, kwargs: Any, position: int | None, keyword: str | None) -> range:
     """Which leaves of `(args, kwargs)` are those of the handle."""
     if position is not None and position < len(args):
@@ -248,19 +262,19 @@ def _trace(mark: Mark, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
             inner[i] = array
         for i in of_handle:
             inner[i] = entangle_p.bind(inner[i], n=1, shared=())[0]
-        inner_args, inner_kwargs = treedef.unflatten(inner)
+        inner_args, inner_kwargs = jax.tree.unflatten(treedef, inner)
         results[:], out_treedef = jax.tree.flatten(fn(*inner_args, **inner_kwargs))
         places[:] = [i for i, leaf in enumerate(results) if isinstance(leaf, jax.core.Tracer)]
-        arrays = [results[i] for i in places]
+        made = [results[i] for i in places]
         for i in places:
             results[i] = None  # no tracer outlives its trace
-        return arrays
+        return made
 
     call.__name__ = call.__qualname__ = mark.name(fn)
     arrays = jax.jit(call, inline=False)(*(leaves[i] for i in traced))
     for i, array in zip(places, arrays, strict=True):
         results[i] = array
-    return out_treedef.unflatten(results)
+    return jax.tree.unflatten(out_treedef, results)
 
 
 def _is_array(leaf: Any) -> bool:

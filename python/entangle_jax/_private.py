@@ -4,7 +4,10 @@ JAX promises nothing about these. Each is taken through `_take`, so that a versi
 error that says so at import, not a crash later; the tests run against the newest release for the same reason.
 """
 
+import contextlib
 import importlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import jax
@@ -130,6 +133,50 @@ def kept_arguments(stage: Any) -> list[int] | None:
     if kept is None:
         kept = getattr(getattr(stage, "_executable", None), "_kept_var_idx", None)
     return None if kept is None else sorted(kept)
+
+
+@contextlib.contextmanager
+def compilations(watch: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Hand every program that this process compiles meanwhile to `watch`, in any thread: the MLIR module, the executable.
+
+    JAX has no public way to see the programs that others compile. The function stands there since 0.4, with these two
+    first arguments and this result.
+    """
+    module = importlib.import_module("jax._src.compiler")
+    with _watching:
+        if not _watchers:
+            plain = _take("jax._src.compiler", "compile_or_get_cached")
+
+            def compile_or_get_cached(backend: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
+                executable = plain(backend, computation, *args, **kwargs)
+                for each in list(_watchers):
+                    each(computation, executable)
+                return executable
+
+            compile_or_get_cached.plain = plain  # type: ignore[attr-defined]
+            module.compile_or_get_cached = compile_or_get_cached  # type: ignore[attr-defined]
+        _watchers.append(watch)
+    try:
+        yield
+    finally:
+        with _watching:
+            _watchers.remove(watch)
+            if not _watchers:
+                module.compile_or_get_cached = module.compile_or_get_cached.plain  # type: ignore[attr-defined]
+
+
+_watching = threading.Lock()
+_watchers: list[Callable[[Any, Any], None]] = []
+
+
+def as_hlo(module: Any) -> bytes:
+    """A program as it was handed to the compiler, as a serialized `HloModuleProto`.
+
+    `jax.stages.Lowered.compiler_ir("hlo")` does the same for what one lowers oneself. There since 0.4.36.
+    """
+    to_hlo = _take("jaxlib._jax", "mlir").mlir_module_to_xla_computation
+    program: bytes = to_hlo(_take("jax._src.interpreters.mlir", "module_to_bytecode")(module)).as_serialized_hlo_module_proto()
+    return program
 
 
 def registered_targets() -> set[str]:

@@ -22,17 +22,26 @@ On a GPU the calls are made where they stand in the stream, or in the CUDA or HI
 asynchronously, and the host waits for nothing.
 """
 
+from __future__ import annotations
+
+import contextlib
 import operator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from entangle_jax import _native, _private
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from entangle_jax._audit_targets import TargetSpecs
+    from entangle_jax.reports import Report
+
 _private.register_exclusion(__file__)
 
-__all__ = ["READ_TARGET", "WRITE_TARGET", "Access", "log", "read", "reset", "slot", "write"]
+__all__ = ["READ_TARGET", "WRITE_TARGET", "Access", "audited", "log", "read", "reset", "slot", "write"]
 
 READ_TARGET = "entangle_testing_read"
 """The native target behind `read`: operand 0 is the token."""
@@ -118,6 +127,48 @@ def reset(value: float = 0.0) -> None:
 def log() -> tuple[Access, ...]:
     """Return what ran since the last reset, in the order in which the native code ran. Safe in any thread."""
     return tuple(Access(*access) for access in _native.slots_log())
+
+
+@contextlib.contextmanager
+def audited(*, reads: TargetSpecs = (), writes: TargetSpecs = ()) -> Iterator[list[Report]]:
+    """Audit every program that is compiled meanwhile, in any thread, and raise at a race. A fixture for pytest::
+
+        @pytest.fixture(autouse=True)
+        def no_races():
+            with entangle_jax.testing.audited(reads=["my_solve"], writes=["my_refactor"]):
+                yield
+
+    The error is raised where the test calls the program, before the program runs. Calls that are marked, and those through
+    a `Handle`, are known without being named. What jax has compiled before is not compiled again: to look at that too,
+    begin with `jax.clear_caches()`.
+
+    Args:
+      reads: native targets that use an object, as of `audit`. A name that no program calls is no error here.
+      writes: native targets that change an object, likewise.
+
+    Returns:
+      A context whose value is a list of the reports on the programs that make native calls, one more with each such
+      program.
+
+    Raises:
+      RaceError: a program has a race; its report is the message, and is in the list.
+      TypeError: a target is neither a name nor a pair.
+      ValueError: there are reads and no writes; or a program cannot be audited.
+    """
+    from entangle_jax import _audit  # takes time to import, which programs that do not test do not have to spend
+
+    reports: list[Report] = []
+    _audit.expect_targets(reads, writes)
+
+    def watch(module: Any, executable: Any) -> None:
+        report = _audit.audit_compilation(module, executable, reads, writes)
+        if report is not None:
+            reports.append(report)
+            if report.races:
+                report.raise_if_races()
+
+    with _private.compilations(watch):
+        yield reports
 
 
 def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_side_effect: bool) -> jax.Array:

@@ -91,7 +91,9 @@ def test_reads_stay_free_of_each_other_and_objects_of_each_other():
         write(a, 1, label="a3")
         return read(b, label="b2"), read(a, label="a4"), read(a, late(x), label="a5")
 
-    depends = compiled.paths(compiled.text(ordered(lambda *args: [*two(*args), two(*args)]), testing.slot(0), testing.slot(1), X))
+    depends = compiled.paths(
+        compiled.text(ordered(lambda *args: [*two(*args), two(*args)]), testing.slot(0), testing.slot(1), X)
+    )
     assert "a1" not in depends["a2"]
     assert not {"b1", "b2"} & depends["a4"]
     assert not {"a1", "a3"} & depends["b2"]
@@ -100,7 +102,10 @@ def test_reads_stay_free_of_each_other_and_objects_of_each_other():
 
 
 def test_without_a_handle_all_of_a_resource_is_one_object_and_resources_are_free_of_each_other():
-    whole = reads("one")(functools.partial(testing.read, label="r")), writes("one")(functools.partial(testing.write, label="w"))
+    whole = (
+        reads("one")(functools.partial(testing.read, label="r")),
+        writes("one")(functools.partial(testing.write, label="w")),
+    )
     other = writes("other")(functools.partial(testing.write, label="o"))
 
     def fn(a, b):
@@ -230,6 +235,7 @@ def test_calls_without_operands_and_without_results_are_in_order():
 
 def test_callbacks_are_told_apart_by_their_functions():
     state = [0.0]
+
     class Store:
         def get(self, _):
             return np.float32(state[0])
@@ -433,6 +439,7 @@ def test_derivatives_see_what_the_function_sees(transform, outside, slots):
         write(token, 3.0)
         b = scaled(a * a, token, late(y))
         if transform == "vjp of scan":
+
             def body(c, k):
                 write(token, k)
                 return scaled(c, token, late(y)), None
@@ -483,7 +490,10 @@ def test_a_custom_vjp_with_accesses_in_its_backward_pass_is_in_order_inside_and_
 
     # The backward pass comes after the function, so it reads 3.
     assert jax.jit(ordered(jax.grad(fn)))(jnp.float32(5), testing.slot(0), X) == 3
-    with pytest.raises(TypeError, match=r"the derivative of `custom_vjp_call` at .*test_ordered.py:\d+.* has native calls.*Differentiate first"):
+    with pytest.raises(
+        TypeError,
+        match=r"the derivative of `custom_vjp_call` at .*test_ordered.py:\d+.* has native calls.*Differentiate first",
+    ):
         jax.jit(jax.grad(ordered(fn)))(jnp.float32(5), testing.slot(0), X)
 
 
@@ -676,9 +686,13 @@ def test_compiled_ahead_of_time_and_exported_it_is_as_it_was(slots):
     step = jax.jit(ordered(program))
     args = testing.slot(0), jnp.asarray(X)
     ahead = step.lower(*args).compile()
-    exported = jax.export.export(step, disabled_checks=entangle_jax.export_checks() + [
-        jax.export.DisabledSafetyCheck.custom_call(target) for target in (testing.READ_TARGET, testing.WRITE_TARGET)
-    ])(*args)
+    exported = jax.export.export(
+        step,
+        disabled_checks=entangle_jax.export_checks()
+        + [
+            jax.export.DisabledSafetyCheck.custom_call(target) for target in (testing.READ_TARGET, testing.WRITE_TARGET)
+        ],
+    )(*args)
     again = jax.export.deserialize(exported.serialize()).call
     for fn in (ahead, jax.jit(again)):
         (before, after, _), log = run(fn, *args)
@@ -704,5 +718,7 @@ def test_errors_say_what_is_wrong():
         ordered(program, writes=[("solve", "x")])
     with pytest.raises(TypeError, match="a resource in reads is of type int"):
         ordered(reads={3: ["a"]})
-    with pytest.raises(ValueError, match=r"the handle of 'entangle_testing_write' is operand 4, and the call at .*test.* has 2"):
+    with pytest.raises(
+        ValueError, match=r"the handle of 'entangle_testing_write' is operand 4, and the call at .*test.* has 2"
+    ):
         jax.jit(ordered(program, writes=[(testing.WRITE_TARGET, 4)])).lower(testing.slot(0), X)

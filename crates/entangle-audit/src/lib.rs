@@ -39,4 +39,4 @@ pub use draw::{Graph, MAX_DRAWN};
 pub use error::Error;
 pub use hlo::{Module, Source};
 pub use objects::{Access, Calls, Object};
-pub use races::{Lost, MAX_RACES, Order, Race, Races, Unproven, lost};
+pub use races::{Lost, MAX_RACES, Moved, Order, Race, Races, Unproven, counterparts, lost, moved};

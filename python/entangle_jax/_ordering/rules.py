@@ -15,7 +15,7 @@ from entangle_jax import _private
 from entangle_jax._entangle import entangle
 from entangle_jax._ordering import jaxprs
 from entangle_jax._ordering.evaluate import RULES, Evaluation, Results, Rule, no_derivative, without_derivative
-from entangle_jax._ordering.plan import Plan, Planner, Region
+from entangle_jax._ordering.plan import Plan, Region
 from entangle_jax._ordering.world import Cell, Tokens, World
 
 _private.register_exclusion(__file__)
@@ -60,7 +60,9 @@ class _Flat:
     def __init__(self, body: Body, tokens: dict[Cell, Tokens], cells: dict[Cell, bool]) -> None:
         self._body = body
         self._tokens = tokens
-        self._tokens_out: dict[Cell, Tokens] = {cell: (True if written else None, True) for cell, written in cells.items()}
+        self._tokens_out: dict[Cell, Tokens] = {
+            cell: (True if written else None, True) for cell, written in cells.items()
+        }
         self.count_in = len(_flat(tokens))
         self.count = len(_flat(self._tokens_out))
         """How many tokens come out."""
@@ -173,6 +175,7 @@ def _while(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], wor
         return tokens, refused(result)
 
     if not evaluation.cells_of(condition):
+
         def test(state: Any) -> Any:
             return refused(evaluation.run(condition, [*of_condition, *state[1]], World())[0][0])
 

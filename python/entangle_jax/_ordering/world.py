@@ -1,9 +1,9 @@
 """What later accesses of each object wait for, and the tokens that stand for it at a boundary.
 
-Between two boundaries no token is needed: an access waits for the results of those before it. Into a loop, a branch or a
-jitted function go at most two tokens an object: one that stands for its writes, and one that stands for all its accesses.
-The second stands for the reads since the last write, which waited for that write; if there are none, for the write. So in
-each branch it is one and the same value that is ordered after everything.
+Between two boundaries no token is needed: an access waits for the results of those before it. Into a loop, a branch or
+a jitted function go at most two tokens an object: one that stands for its writes, and one that stands for all its
+accesses. The second stands for the reads since the last write, which waited for that write; if there are none, for the
+write. So in each branch it is one and the same value that is ordered after everything.
 
 A token that comes out of a body or a branch is computed there, by an `entangle`. One that is passed through would be
 ordered after what entered, and after nothing that the body did.
@@ -106,10 +106,7 @@ class World:
             past = self.pasts.get(cell, _NOTHING)
             earlier = () if written or before is None else (before[cell][1],)
             writes = entangle(_zero(), *past.writes) if written else None
-            if written and not past.reads:
-                everything = writes
-            else:
-                everything = entangle(_zero(), *past.reads, *earlier)
+            everything = writes if written and not past.reads else entangle(_zero(), *past.reads, *earlier)
             tokens[cell] = (writes, everything)
         return tokens
 
@@ -120,9 +117,7 @@ class World:
             writes, everything = tokens[cell]
             past = pasts.get(cell, _NOTHING)
             pasts[cell] = (
-                Past((writes,), (everything,), kept)
-                if written
-                else replace(past, reads=(*past.reads, everything))
+                Past((writes,), (everything,), kept) if written else replace(past, reads=(*past.reads, everything))
             )
         return World(pasts)
 

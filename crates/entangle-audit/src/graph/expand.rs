@@ -8,7 +8,7 @@ use petgraph::Direction::Incoming;
 use super::waits::{Origin, Waits};
 use super::{BranchSite, CallSite, Context, Dependence, Device, Edge, Later, LoopSite, NONE, Node, Part, Rule, Value};
 use crate::error::Error;
-use crate::hlo::{Instruction, Module, Opcode, literal};
+use crate::hlo::{Comparison, Instruction, Module, Opcode, literal};
 
 /// After writing out nested computations a program has at most this many values, operands and instructions.
 /// A program of a few calls that double at each level would otherwise fill the memory.
@@ -269,8 +269,11 @@ impl<'m> Expansion<'m> {
                 instruction.called.len()
             )));
         }
-        let site = u32::try_from(self.out.branches.len()).expect("sites are fewer than nodes");
         let predicate = operands[0];
+        if let Some(branch) = self.constant_branch(predicate) {
+            return self.enter(instruction.called[branch], Part::Whole, vec![operands[branch + 1]], Pending::Call);
+        }
+        let site = u32::try_from(self.out.branches.len()).expect("sites are fewer than nodes");
         let device = self.device(predicate, site);
         self.out.has_devices |= device.is_some();
         self.out.branches.push(BranchSite { branches: Vec::new(), device });
@@ -278,6 +281,23 @@ impl<'m> Expansion<'m> {
         let guard = self.guard(outer, predicate)?;
         let pending = Pending::Branches { site, predicate, guard, roots: Vec::new() };
         self.enter_branch(pending)
+    }
+
+    /// The branch that the current conditional takes in every run, if its predicate is a constant.
+    fn constant_branch(&self, predicate: Span) -> Option<usize> {
+        let &[predicate] = self.nodes(predicate) else { return None };
+        let instruction = self.out.instruction(self.module, predicate);
+        if instruction.opcode != Opcode::Constant || self.out.graph[predicate].rule != Rule::Any {
+            return None;
+        }
+        let [value] = literal::values(&instruction.literal, 1)?[..] else { return None };
+        let last = self.here().called.len() - 1;
+        if instruction.shape.elements_type().is_truth() {
+            // The first of the two is taken if it is true.
+            return (last == 1).then_some(usize::from(value == 0));
+        }
+        // Any other number than that of a branch takes the last.
+        Some(usize::try_from(value).ok().filter(|&branch| branch < last).unwrap_or(last))
     }
 
     /// What a conditional's predicate says of the devices, if it is made of the device's number and constants alone.
@@ -305,7 +325,7 @@ impl<'m> Expansion<'m> {
         let operands: Vec<&Instruction> =
             self.out.operands(predicate).into_iter().map(|(_, node)| self.out.instruction(self.module, node)).collect();
         let number = match operands[..] {
-            [device, number] if compare.is_equal && device.opcode == Opcode::DeviceNumber => {
+            [device, number] if compare.comparison == Comparison::Equal && device.opcode == Opcode::DeviceNumber => {
                 literal::integer(&number.literal).filter(|number| *number >= 0)
             }
             _ => None,
@@ -518,7 +538,7 @@ impl<'m> Expansion<'m> {
     fn first_iteration_runs(&self, condition: usize) -> bool {
         let range = self.module.instructions_of(condition);
         let root = &range[self.module.computations[condition].root];
-        if root.opcode != Opcode::Compare || !root.is_less_than || root.operands.len() != 2 {
+        if root.opcode != Opcode::Compare || root.comparison != Comparison::Less || root.operands.len() != 2 {
             return false;
         }
         let (counter, limit) = (&range[root.operands[0]], &range[root.operands[1]]);

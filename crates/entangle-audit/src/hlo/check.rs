@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::module::{Computation, Instruction, Module, Steps};
+use super::module::{Comparison, Computation, Instruction, Module, Steps};
 use super::opcode::Opcode;
 use super::proto::{HloComputationProto, HloInstructionProto, HloModuleProto};
 use super::shape::Shape;
@@ -168,6 +168,7 @@ fn check_instruction(
         .collect();
     let metadata = proto.metadata.unwrap_or_default();
     Ok(Instruction {
+        id: proto.id,
         opcode,
         operands,
         control_predecessors,
@@ -182,11 +183,15 @@ fn check_instruction(
         literal: proto.literal.unwrap_or_default(),
         target: proto.custom_call_target,
         aliases,
-        attributes: if opcode == Opcode::CustomCall { proto.backend_config.clone() } else { Vec::new() },
         runs_at_least_once: opcode == Opcode::While && known_trip_count(&proto.backend_config).is_some_and(|n| n > 0),
-        is_less_than: proto.comparison_direction == "LT",
-        is_equal: proto.comparison_direction == "EQ",
+        attributes: if opcode == Opcode::CustomCall { proto.backend_config } else { Vec::new() },
+        comparison: match proto.comparison_direction.as_str() {
+            "LT" => Comparison::Less,
+            "EQ" => Comparison::Equal,
+            _ => Comparison::Other,
+        },
         among_all_devices,
+        has_side_effect: proto.custom_call_has_side_effect,
         op_name: metadata.op_name,
         source: (metadata.source_file, metadata.source_line.try_into().unwrap_or(0)),
         stack_frame: metadata.stack_frame_id.try_into().unwrap_or(0),
