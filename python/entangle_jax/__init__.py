@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from entangle_jax import testing
     from entangle_jax._audit import RaceError, Report, audit
     from entangle_jax._handle import Handle
+    from entangle_jax._marks import reads, writes
+    from entangle_jax._ordered import ordered
 
 _registration.register()
 
@@ -32,12 +34,24 @@ __all__ = [
     "audit",
     "entangle",
     "export_checks",
+    "ordered",
+    "reads",
     "testing",
+    "writes",
 ]
 
 
 # Imported when they are used, so that no program pays for what it does not need.
-_LATER = {"Handle": "_handle", "RaceError": "_audit", "Report": "_audit", "audit": "_audit", "testing": "testing"}
+_LATER = {
+    "Handle": "_handle",
+    "RaceError": "_audit",
+    "Report": "_audit",
+    "audit": "_audit",
+    "ordered": "_ordered",
+    "reads": "_marks",
+    "testing": "testing",
+    "writes": "_marks",
+}
 
 
 def __getattr__(name: str) -> Any:

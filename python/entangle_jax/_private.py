@@ -67,6 +67,20 @@ register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")
 # the user's line. `jax.extend.source_info_util` has it too, and imports all of `jax.extend`. There since 0.4.
 register_exclusion: Any = _take("jax._src.source_info_util", "register_exclusion")
 
+# For `ordered`, which evaluates a jaxpr again: what is traced meanwhile has the source line and the names of the
+# equation that it stands for. There since 0.4.36.
+current_name_stack: Any = _take("jax._src.source_info_util", "current_name_stack")
+user_context: Any = _take("jax._src.source_info_util", "user_context")
+
+# The user's line of an equation, for error messages. There since 0.4.
+summarize: Any = _take("jax._src.source_info_util", "summarize")
+
+# For `ordered`: what a jitted function's argument has that no sharding was given for. There since 0.4.
+UNSPECIFIED: Any = _take("jax._src.sharding_impls", "UNSPECIFIED")
+
+# For `ordered`: the jaxpr of a checkpointed function has no constants, so they become arguments. There since 0.4.
+convert_constvars_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "convert_constvars_jaxpr")
+
 
 def sdy() -> Any:
     """The dialect of Shardy, imported when first needed.

@@ -1,0 +1,226 @@
+"""The public function: from a function to one whose native calls run as it reads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from entangle_jax import _private
+from entangle_jax._entangle import entangle
+from entangle_jax._leaves import warn_user
+from entangle_jax._ordering import objects, rules  # noqa: F401 (the rules register themselves)
+from entangle_jax._ordering.accesses import CallSpec, Specification
+from entangle_jax._ordering.evaluate import Evaluation
+from entangle_jax._ordering.plan import Planner
+from entangle_jax._ordering.world import World
+from entangle_jax._primitive import TARGET
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_private.register_exclusion(__file__)
+
+Calls = Sequence[CallSpec] | dict[str, Sequence[CallSpec]]
+
+
+@overload
+def ordered(fn: Callable[P, R], /, *, reads: Calls = (), writes: Calls = ()) -> Callable[P, R]: ...
+@overload
+def ordered(*, reads: Calls = (), writes: Calls = ()) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
+    """Make the native calls and callbacks of a function run in the order in which the function makes them. ::
+
+        @jax.jit
+        @ordered
+        def step(token, values, b):
+            x = solve(token, b)          # marked with `reads("mylib.matrix")`
+            refactor(token, values)      # marked with `writes("mylib.matrix")`: after the solve
+            return x, solve(token, b)    # with the new values
+
+    Accesses are the native calls and callbacks in functions that are marked with `reads` or `writes`, and those that
+    are named here. A write comes after every earlier access of the same object, and every later access after the write;
+    reads are free among themselves. This holds straight on and through loops, branches, nested jitted functions, and
+    JAX's transformations inside of the function. A write happens also if its result is not used.
+
+    The order is that of one call. Two calls from Python are ordered by data, as ever: pass something on, or keep the
+    object in a `Handle`.
+
+    Args:
+      fn: the function. Arrays among its arguments are traced; all else stays what it is. Without it, a decorator is
+        returned.
+      reads: the calls that read, of functions that are not marked: native targets, primitives or their names, the Python
+        functions given to callbacks, or pairs of one of these and the operand (from 0), or operands, that hold the
+        handle. A dict says which resource they read: `{"mylib.matrix": ["lu_solve"]}`. All calls that are named without
+        a resource touch one resource.
+      writes: the calls that write, likewise.
+
+    Returns:
+      A function with the same arguments and results. Outside of `jit` it is compiled once for each signature, as under
+      `jit`; what is no array is part of the signature. Inside, it is traced with the function around it.
+
+    Raises:
+      TypeError: what is named is not of these kinds; or the derivative of the ordered function has accesses that
+        cannot be ordered (differentiate first: `ordered(jax.grad(f))`); or an outer `vmap` batches the predicate of a
+        branch or loop that writes.
+      NotImplementedError: there are accesses inside of an operation that `ordered` does not know.
+
+    Warns:
+      OrderingWarning: a call that was named does not occur in the function.
+    """
+    Specification.of(reads, writes)
+    if fn is None:
+        return functools.partial(_decorated, reads=reads, writes=writes)
+    return _decorated(fn, reads=reads, writes=writes)
+
+
+def _decorated(fn: Any, *, reads: Any, writes: Any) -> Any:
+    if not callable(fn):
+        raise TypeError(f"entangle_jax.ordered: got an object of type {type(fn).__name__}, wanted a function.")
+
+    def compiled(rest: _Rest, *arrays: Any) -> Any:
+        return _Results.of(_evaluate(fn, reads, writes, *rest.filled(arrays)))
+
+    compiled.__name__ = compiled.__qualname__ = getattr(fn, "__name__", None) or type(fn).__name__
+    jitted = jax.jit(compiled, static_argnums=0)
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        if not _private.trace_state_clean():
+            with jax.disable_jit(False):  # noqa: FBT003 (JAX's own signature)
+                return _evaluate(fn, reads, writes, leaves, treedef)
+        rest, arrays = _Rest.of(leaves, treedef)
+        if jax.config.jax_disable_jit:
+            with jax.disable_jit(False):  # noqa: FBT003
+                return jitted(rest, *arrays).value
+        return jitted(rest, *arrays).value
+
+    return wrapped
+
+
+def _evaluate(fn: Any, reads: Any, writes: Any, leaves: list[Any], treedef: Any) -> Any:
+    """Trace the function, and evaluate what was traced in order."""
+    traced: dict[int, int] = {}  # by identity: an array that is passed twice is one argument, and one object
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, jax.core.Tracer):
+            traced.setdefault(id(leaf), i)
+    places = list(traced.values())
+    number = {key: n for n, key in enumerate(traced)}
+    results: list[Any] = []
+    arrays_out: list[int] = []
+    out_treedef: Any = None
+
+    def flat(*arrays: Any) -> list[Any]:
+        nonlocal out_treedef
+        inner = [arrays[number[id(leaf)]] if isinstance(leaf, jax.core.Tracer) else leaf for leaf in leaves]
+        args, kwargs = treedef.unflatten(inner)
+        results[:], out_treedef = jax.tree.flatten(fn(*args, **kwargs))
+        arrays_out[:] = [i for i, leaf in enumerate(results) if isinstance(leaf, jax.core.Tracer)]
+        found = [results[i] for i in arrays_out]
+        for i in arrays_out:
+            results[i] = None  # no tracer outlives its trace
+        return found
+
+    operands = [leaves[i] for i in places]
+    jaxpr = jax.make_jaxpr(flat)(*operands)
+    for i, value in zip(arrays_out, _in_order(jaxpr, operands, Specification.of(reads, writes)), strict=True):
+        results[i] = value
+    return out_treedef.unflatten(results)
+
+
+def _in_order(jaxpr: Any, operands: list[Any], specification: Specification) -> list[Any]:
+    planner = Planner(specification)
+    plan = planner.plan(jaxpr, [objects.argument(i) for i in range(len(operands))])
+    for one in specification.all():
+        if id(one) not in planner.seen:
+            warn_user(f"`ordered` was told of {one}, and the function makes no such call")
+    evaluation = Evaluation(objects.Cells.of(plan.touches), planner)
+    results, world = evaluation.run(plan, operands, World())
+    unkept = [one for past in world.pasts.values() if not past.kept for one in past.writes]
+    if unkept:
+        _keep(unkept)
+    return results
+
+
+def _keep(writes: list[Any]) -> None:
+    """Make XLA keep what the last writes gave, and with it the writes: by a call with a side effect that does nothing."""
+    token = entangle(jnp.zeros((), jnp.int32), *writes)
+    call = jax.ffi.ffi_call(
+        TARGET, jax.typeof(token), has_side_effect=True, input_output_aliases={0: 0}, vmap_method="broadcast_all"
+    )
+    call(token)
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """The arguments of a call outside of `jit` but for the arrays: a part of the signature."""
+
+    leaves: tuple[Any, ...]
+    is_array: tuple[bool, ...]
+    treedef: Any
+
+    @classmethod
+    def of(cls, leaves: list[Any], treedef: Any) -> tuple[_Rest, list[Any]]:
+        is_array = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+        arrays = [leaf for leaf, one in zip(leaves, is_array, strict=True) if one]
+        rest = tuple(_Static.of(leaf) for leaf, one in zip(leaves, is_array, strict=True) if not one)
+        return cls(rest, is_array, treedef), arrays
+
+    def filled(self, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
+        """All arguments."""
+        traced, rest = iter(arrays), iter(self.leaves)
+        return [next(traced) if one else next(rest).value for one in self.is_array], self.treedef
+
+
+@dataclass(frozen=True, eq=False)
+class _Static:
+    """An argument that is no array. 1, 1.0 and True are different ones; what has no hash is told by its identity."""
+
+    value: Any
+    key: Hashable
+
+    @classmethod
+    def of(cls, value: Any) -> _Static:
+        try:
+            hash(value)
+        except TypeError:
+            return cls(value, id(value))
+        return cls(value, value)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and type(self.value) is type(other.value) and bool(self.key == other.key)
+
+
+class _Results:
+    """What the function returned, as what `jit` can return: arrays, and all else as part of the structure."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @classmethod
+    def of(cls, value: Any) -> _Results:
+        return cls(value)
+
+    def flatten(self) -> tuple[list[Any], Any]:
+        leaves, treedef = jax.tree.flatten(self.value)
+        is_array = tuple(isinstance(leaf, jax.Array | jax.core.Tracer | np.ndarray) for leaf in leaves)
+        rest = tuple(_Static.of(leaf) for leaf, one in zip(leaves, is_array, strict=True) if not one)
+        return [leaf for leaf, one in zip(leaves, is_array, strict=True) if one], (treedef, is_array, rest)
+
+    @classmethod
+    def unflatten(cls, structure: Any, arrays: Sequence[Any]) -> _Results:
+        treedef, is_array, rest = structure
+        those, others = iter(arrays), iter(rest)
+        return cls(treedef.unflatten([next(those) if one else next(others).value for one in is_array]))
+
+
+jax.tree_util.register_pytree_node(_Results, _Results.flatten, _Results.unflatten)

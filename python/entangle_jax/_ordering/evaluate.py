@@ -1,0 +1,119 @@
+"""Evaluates a jaxpr by its plan: each access waits for those that it has to come after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from entangle_jax import _private
+from entangle_jax._entangle import entangle
+from entangle_jax._ordering import jaxprs
+from entangle_jax._ordering.objects import Cells
+from entangle_jax._ordering.plan import Access, Plan, Planner, Region
+from entangle_jax._ordering.world import Cell, World
+
+_private.register_exclusion(__file__)
+
+Results = tuple[list[Any], World]
+
+Rule = Callable[["Evaluation", Region, Any, list[Any], World], Results]
+"""`rule(evaluation, region, eqn, operands, world)` evaluates an equation with accesses inside."""
+
+RULES: dict[str, Rule] = {}
+"""By the name of the primitive. See `rules.py`."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of one function."""
+
+    cells: Cells
+    planner: Planner
+
+    def cells_of(self, step: Access | Region | Plan) -> dict[Cell, bool]:
+        """What a step touches that has to be in order, and whether it writes it."""
+        return self.cells.in_order(step.touches)
+
+    def run(self, plan: Plan, operands: Sequence[Any], world: World) -> Results:
+        """The results of the plan's jaxpr, and the world after it."""
+        jaxpr, consts = plan.jaxpr
+        values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        values |= dict(zip(jaxpr.invars, operands, strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if jaxprs.is_literal(atom) else values[atom]
+
+        for i, eqn in enumerate(jaxpr.eqns):
+            ins = [read(atom) for atom in eqn.invars]
+            step = plan.steps.get(i)
+            with jaxprs.context(eqn):
+                if step is None or not self.cells_of(step):
+                    outs = jaxprs.evaluate(eqn, ins)
+                elif isinstance(step, Access):
+                    outs, world = self._access(step, eqn, ins, world)
+                else:
+                    outs, world = RULES[eqn.primitive.name](self, step, eqn, ins, world)
+            values |= dict(zip(eqn.outvars, outs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars], world
+
+    def _access(self, step: Access, eqn: Any, ins: list[Any], world: World) -> Results:
+        cells = self.cells_of(step)
+        waits = world.waits(cells)
+        kept = bool(eqn.effects)
+
+        def call(*operands: Any) -> list[Any]:
+            return jaxprs.evaluate(eqn, operands)
+
+        bind = without_derivative(call, eqn) if step.has_derivative else call
+        if not step.witnesses or (waits and not step.waits):
+            outs, witness = _guarded(bind, eqn, ins, waits)
+            return outs, world.after(cells, (witness,), kept=kept)
+        if waits:
+            which = step.waits if step.all_of_it else step.waits[:1]
+            moved = entangle([jnp.asarray(ins[i]) for i in which], *waits)
+            for i, value in zip(which, moved, strict=True):
+                ins[i] = value
+        outs = bind(*ins)
+        witnesses = step.witnesses if step.all_of_it else step.witnesses[:1]
+        return outs, world.after(cells, tuple(outs[i] for i in witnesses), kept=kept)
+
+
+def _guarded(bind: Callable[..., list[Any]], eqn: Any, ins: list[Any], waits: list[Any]) -> tuple[list[Any], Any]:
+    """A call that has no operand to wait with, or no result to wait for: in a branch, on a condition that waits.
+
+    XLA does not know that the condition is always true. What comes out of the branch waits for all that is in it.
+    """
+    true = entangle(jnp.ones((), bool), *(waits or [jnp.zeros((), jnp.int32)]))
+
+    def taken() -> Any:
+        return bind(*ins), entangle(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
+
+    def not_taken() -> Any:
+        zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+        return zeros, entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    return jax.lax.cond(true, taken, not_taken)
+
+
+def without_derivative(call: Callable[..., list[Any]], eqn: Any) -> Callable[..., list[Any]]:
+    """The call, with an error for whoever differentiates it from outside of `ordered`."""
+    wrapped = jax.custom_jvp(call)
+
+    @wrapped.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        del primals, tangents
+        raise no_derivative(eqn)
+
+    return wrapped  # type: ignore[no-any-return]
+
+
+def no_derivative(eqn: Any) -> TypeError:
+    """What to say to whoever differentiates an ordered function whose derivative has accesses in it."""
+    return TypeError(
+        f"entangle_jax.ordered: the derivative of `{eqn.primitive.name}` at {jaxprs.line(eqn)} has native calls that "
+        "cannot be put in order from here. Differentiate first: `ordered(jax.grad(f))`, not `jax.grad(ordered(f))`."
+    )

@@ -1,0 +1,283 @@
+"""The plan of a jaxpr: which of its equations are accesses, which have accesses inside, and what they touch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from entangle_jax._ordering import accesses, jaxprs, objects
+from entangle_jax._ordering.objects import Object, Origins
+
+Touches = dict[Object, bool]
+"""What is touched; with True what is written."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """An equation that is one access."""
+
+    touches: Touches
+    waits: tuple[int, ...]
+    """Which operands may be made to wait. The first is the one to use, unless all have to wait."""
+    witnesses: tuple[int, ...]
+    """Which results only the call itself can give. Later accesses may wait for any one of these."""
+    all_of_it: bool = False
+    """The calls are not seen: all operands wait, and later accesses wait for all results."""
+    has_derivative: bool = False
+    """JAX would differentiate the call, into a call that is in no order."""
+
+
+@dataclass(frozen=True)
+class Active:
+    """A mark around what is planned, and which object of its resource is meant."""
+
+    resource: str
+    writes: bool
+    origins: Origins
+
+
+@dataclass(frozen=True)
+class Region:
+    """An equation with accesses inside."""
+
+    touches: Touches
+    plans: tuple[Plan, ...]
+    """Of those jaxprs in it that run, in an order that the equation's rule knows."""
+    marks: tuple[Active, ...] = ()
+    """The marks around it, which are also around what its rules for derivatives call."""
+
+
+@dataclass
+class Plan:
+    """A jaxpr and its steps."""
+
+    jaxpr: jaxprs.Open
+    steps: dict[int, Access | Region] = field(default_factory=dict)
+    """By the number of the equation. All others are as they were."""
+    touches: Touches = field(default_factory=dict)
+    results: list[Origins] = field(default_factory=list)
+    handles: list[Origins] = field(default_factory=list)
+    """Of the arguments that tell the objects of the mark apart which this jaxpr is."""
+
+
+class Planner:
+    """Makes the plans of one function."""
+
+    def __init__(self, specification: accesses.Specification) -> None:
+        self._specification = specification
+        self._plans: dict[Any, tuple[Any, Plan]] = {}
+        self.seen: set[int] = set()
+        """The identities of those named calls that were found."""
+
+    def plan(self, jaxpr: Any, origins: list[Origins], marks: tuple[Active, ...] = ()) -> Plan:
+        """The plan of a jaxpr whose arguments have these origins.
+
+        Raises:
+          NotImplementedError: there are accesses inside of an operation that no rule knows.
+        """
+        key = (id(jaxpr), tuple(origins), marks)
+        if key not in self._plans:
+            # The jaxpr too, so that no other one gets its identity.
+            self._plans[key] = jaxpr, self._new(jaxprs.opened(jaxpr), origins, marks)
+        return self._plans[key][1]
+
+    def _new(self, opened: jaxprs.Open, origins: list[Origins], marks: tuple[Active, ...]) -> Plan:
+        plan = Plan(opened)
+        of: dict[Any, Origins] = dict(zip(opened.jaxpr.invars, origins, strict=True))
+        of |= {v: objects.constant(value) for v, value in zip(opened.jaxpr.constvars, opened.consts, strict=True)}
+
+        def read(atom: Any) -> Origins:
+            return objects.constant(atom.val) if jaxprs.is_literal(atom) else of[atom]
+
+        for i, eqn in enumerate(opened.jaxpr.eqns):
+            ins = [read(atom) for atom in eqn.invars]
+            step, outs = self._step(eqn, ins, marks)
+            if step is not None and step.touches:
+                plan.steps[i] = step
+                for touched, writes in step.touches.items():
+                    plan.touches[touched] = plan.touches.get(touched, False) or writes
+            if is_handle(eqn):
+                plan.handles += ins
+            of |= dict(zip(eqn.outvars, outs, strict=True))
+        plan.results = [read(atom) for atom in opened.jaxpr.outvars]
+        return plan
+
+    def _step(
+        self, eqn: Any, ins: list[Origins], marks: tuple[Active, ...]
+    ) -> tuple[Access | Region | None, list[Origins]]:
+        named = self._specification.of_call(eqn)
+        self.seen |= {id(one) for one in named}
+        mark = accesses.mark_of(eqn)
+        if mark is not None:
+            marks = (*marks, self._active(mark, eqn, ins))
+        if named or (mark is not None and mark.opaque) or (marks and accesses.is_native(eqn)):
+            return self._access(eqn, ins, named, marks), [None] * len(eqn.outvars)
+        if not any(True for _ in jaxprs.inner_jaxprs(eqn)):
+            return None, objects.of_results(eqn, ins)
+        flow = FLOWS.get(eqn.primitive.name, _unknown)
+        plans, outs = flow(self, eqn, ins, marks)
+        touches: Touches = {}
+        for one in plans:
+            for touched, writes in one.touches.items():
+                touches[touched] = touches.get(touched, False) or writes
+        if touches and flow is _unknown:
+            raise NotImplementedError(
+                f"entangle_jax.ordered: there are accesses inside of `{eqn.primitive.name}` at {jaxprs.line(eqn)}, "
+                "which `ordered` cannot put in order: it has no rule for this operation. Call it outside of `ordered`, "
+                'or mark the function around it as one access, with `writes("...", opaque=True)`.'
+            )
+        if mark is not None and len(plans) == 1 and (alone := _lone_access(plans[0], eqn)) is not None:
+            return alone, outs
+        return Region(touches, tuple(plans), marks), outs
+
+    def _active(self, mark: Any, eqn: Any, ins: list[Origins]) -> Active:
+        origins: Origins = None
+        if mark.handle and not mark.opaque:
+            handles = self.plan(jaxprs.param(eqn, "jaxpr"), ins).handles
+            origins = objects.join(*handles) if handles else None
+        return Active(mark.resource, mark.orders_as_a_write, origins)
+
+    def _access(
+        self, eqn: Any, ins: list[Origins], named: list[accesses.Declared], marks: tuple[Active, ...]
+    ) -> Access:
+        touches: Touches = {}
+
+        def touch(resource: str, origins: Origins, writes: bool) -> None:
+            touches[resource, origins] = touches.get((resource, origins), False) or writes
+
+        first: list[int] = []
+        for one in named:
+            if one.operands is None:
+                touch(one.resource, None, one.writes)
+                continue
+            if max(one.operands) >= len(ins):
+                raise ValueError(
+                    f"entangle_jax.ordered: the handle of {one} is operand {max(one.operands)}, and the call at "
+                    f"{jaxprs.line(eqn)} has {len(ins)}."
+                )
+            touch(one.resource, objects.join(*(ins[i] for i in one.operands)), one.writes)
+            first += [i for i in one.operands if i not in first]
+        for mark in marks:
+            touch(mark.resource, mark.origins, mark.writes)
+        usable = sorted((i for i, v in enumerate(eqn.invars) if _is_usable(v)), key=lambda i: _bytes(eqn.invars[i]))
+        waits = (*(i for i in first if i in usable), *(i for i in usable if i not in first))
+        witnesses = sorted(
+            (i for i, v in enumerate(eqn.outvars) if _is_usable(v)), key=lambda i: _bytes(eqn.outvars[i])
+        )
+        hidden = any(True for _ in jaxprs.inner_jaxprs(eqn)) or accesses.mark_of(eqn) is not None
+        return Access(touches, waits, tuple(witnesses), hidden, not accesses.refuses_derivatives(eqn))
+
+
+def is_handle(eqn: Any) -> bool:
+    """Whether an equation says which argument tells the objects of a mark apart. See `_marks.py`."""
+    return eqn.primitive.name == "entangle" and len(eqn.invars) == eqn.params["n"] == 1 and not eqn.params["shared"]
+
+
+def _is_usable(atom: Any) -> bool:
+    """Whether a data path can lead through it: it is an array with elements, or an XLA token as a result."""
+    size = getattr(atom.aval, "size", None)
+    return hasattr(atom.aval, "dtype") and not hasattr(atom.aval, "inner_aval") and size is not None and _nonzero(size)
+
+
+def _nonzero(size: Any) -> bool:
+    return not isinstance(size, int) or size > 0  # a symbolic size may be zero, but the program is written for all
+
+
+def _bytes(atom: Any) -> int:
+    size = atom.aval.size
+    return int(size) * atom.aval.dtype.itemsize if isinstance(size, int) else 1 << 62
+
+
+def _lone_access(plan: Plan, eqn: Any) -> Access | None:
+    """A mark with one access, whose operand is the mark's own and whose result is one of the mark's, as that access."""
+    if len(plan.steps) != 1:
+        return None
+    ((number, step),) = plan.steps.items()
+    if not isinstance(step, Access) or step.all_of_it or step.has_derivative:
+        return None
+    jaxpr = plan.jaxpr.jaxpr
+    sources: dict[Any, Any] = {}
+    for one in jaxpr.eqns:
+        if objects.forwards(one):
+            for operand, result in zip(one.invars, one.outvars, strict=False):
+                if not jaxprs.is_literal(operand) and operand.aval.size == result.aval.size:
+                    sources[result] = sources.get(operand, operand)
+    call = jaxpr.eqns[number]
+    own = {v: i for i, v in enumerate(jaxpr.invars)}
+    operands = [sources.get(v, v) for v in (call.invars[i] for i in step.waits) if not jaxprs.is_literal(v)]
+    waits = tuple(dict.fromkeys(own[v] for v in operands if v in own))
+    made = {call.outvars[i] for i in step.witnesses}
+    witnesses = tuple(
+        i
+        for i, v in enumerate(jaxpr.outvars)
+        if not jaxprs.is_literal(v) and sources.get(v, v) in made and _is_usable(eqn.outvars[i])
+    )
+    return Access(step.touches, waits, witnesses) if waits and witnesses else None
+
+
+# How origins pass through constructs with jaxprs inside: `flow(planner, eqn, ins, marks)` returns the plans of the
+# jaxprs that run, and the origins of the results.
+def _unknown(planner: Planner, eqn: Any, ins: list[Origins], marks: Any) -> Any:
+    del ins
+    plans = []
+    for jaxpr in jaxprs.inner_jaxprs(eqn):
+        count = len(jaxprs.opened(jaxpr).jaxpr.invars)
+        plans.append(planner.plan(jaxpr, [None] * count, marks))
+    return plans, [None] * len(eqn.outvars)
+
+
+def _call(name: str) -> Any:
+    """The operands are the jaxpr's arguments, and the results are its results."""
+
+    def flow(planner: Planner, eqn: Any, ins: list[Origins], marks: Any) -> Any:
+        plan = planner.plan(jaxprs.param(eqn, name), ins, marks)
+        return [plan], plan.results
+
+    return flow
+
+
+def _scan(planner: Planner, eqn: Any, ins: list[Origins], marks: Any) -> Any:
+    scan = jaxprs.scan(eqn)
+    consts, carry = ins[: scan.consts], ins[scan.consts : scan.consts + scan.carry]
+    elements = [objects.part_of(one) for one in ins[scan.consts + scan.carry :]]
+    while True:
+        plan = planner.plan(scan.body, [*consts, *carry, *elements], marks)
+        after = [objects.join(a, b) for a, b in zip(carry, plan.results[: scan.carry], strict=True)]
+        if after == carry:
+            return [plan], [*carry, *map(objects.part_of, plan.results[scan.carry :])]
+        carry = after
+
+
+def _while(planner: Planner, eqn: Any, ins: list[Origins], marks: Any) -> Any:
+    loop = jaxprs.while_(eqn)
+    of_condition, of_body = ins[: loop.condition_consts], ins[loop.condition_consts :][: loop.body_consts]
+    carry = ins[loop.condition_consts + loop.body_consts :]
+    while True:
+        body = planner.plan(loop.body, [*of_body, *carry], marks)
+        after = [objects.join(a, b) for a, b in zip(carry, body.results, strict=True)]
+        if after == carry:
+            return [planner.plan(loop.condition, [*of_condition, *carry], marks), body], carry
+        carry = after
+
+
+def _cond(planner: Planner, eqn: Any, ins: list[Origins], marks: Any) -> Any:
+    plans = [planner.plan(branch, ins[1:], marks) for branch in jaxprs.param(eqn, "branches")]
+    return plans, [objects.join(*those) for those in zip(*(plan.results for plan in plans), strict=True)]
+
+
+def _linear_solve(planner: Planner, eqn: Any, ins: list[Origins], marks: Any) -> Any:
+    solve, consts = jaxprs.solve_of_linear_solve(eqn)
+    count = len(jaxprs.opened(solve).jaxpr.invars) - (consts.stop - consts.start)
+    plan = planner.plan(solve, [*ins[consts], *ins[len(ins) - count :]], marks)
+    return [plan], [None] * len(eqn.outvars)
+
+
+FLOWS: dict[str, Any] = {
+    **dict.fromkeys(("jit", "pjit", "closed_call", "core_closed_call", "remat2", "checkpoint", "shard_map"), _call("jaxpr")),
+    **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), _call("call_jaxpr")),
+    "custom_vmap_call": _call("call"),
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "custom_linear_solve": _linear_solve,
+}
