@@ -19,6 +19,7 @@ from entangle_jax._native import __version__
 if TYPE_CHECKING:
     from entangle_jax import testing
     from entangle_jax._audit import RaceError, Report, audit
+    from entangle_jax._calls import Calls, CallSite, calls
     from entangle_jax._handle import Handle
     from entangle_jax._marks import reads, writes
     from entangle_jax._ordered import ordered
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
 _registration.register()
 
 __all__ = [
+    "CallSite",
+    "Calls",
     "Handle",
     "OrderingWarning",
     "RaceError",
     "Report",
     "__version__",
     "audit",
+    "calls",
     "entangle",
     "export_checks",
     "ordered",
@@ -43,10 +47,13 @@ __all__ = [
 
 # Imported when they are used, so that no program pays for what it does not need.
 _LATER = {
+    "CallSite": "_calls",
+    "Calls": "_calls",
     "Handle": "_handle",
     "RaceError": "_audit",
     "Report": "_audit",
     "audit": "_audit",
+    "calls": "_calls",
     "ordered": "_ordered",
     "reads": "_marks",
     "testing": "testing",

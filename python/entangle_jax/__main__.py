@@ -4,10 +4,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from entangle_jax import __version__, _audit_command, _demo, _info
+from entangle_jax import __version__, _audit_command, _calls_command, _demo, _info
 
 _COMMANDS = {
     "audit": (_audit_command, "find races of native calls in XLA's dump files, and what entangle cost"),
+    "calls": (_calls_command, "list the native calls and callbacks of a function"),
     "demo": (_demo, "run native calls in and out of order on this machine, with and without entangle"),
     "info": (_info, "print versions, platforms and native targets"),
 }

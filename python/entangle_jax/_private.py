@@ -67,6 +67,10 @@ register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")
 # the user's line. `jax.extend.source_info_util` has it too, and imports all of `jax.extend`. There since 0.4.
 register_exclusion: Any = _take("jax._src.source_info_util", "register_exclusion")
 
+# For the list of the calls that a function makes: the lines of the user's code that an equation comes from. There since
+# 0.4.
+user_frames: Any = _take("jax._src.source_info_util", "user_frames")
+
 # For `ordered`, which evaluates a jaxpr again: what is traced meanwhile has the source line and the names of the
 # equation that it stands for. There since 0.4.36.
 current_name_stack: Any = _take("jax._src.source_info_util", "current_name_stack")

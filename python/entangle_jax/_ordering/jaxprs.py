@@ -101,7 +101,9 @@ def scan(eqn: Any) -> Scan:
         consts, carry = (len(list(part)) for part in list(eqn.params["ft_in"].unpack())[:2])
     else:
         consts, carry = param(eqn, "num_consts"), param(eqn, "num_carry")
-    return Scan(*(param(eqn, "jaxpr"), consts, carry, param(eqn, "length"), param(eqn, "reverse"), param(eqn, "unroll")))
+    return Scan(
+        *(param(eqn, "jaxpr"), consts, carry, param(eqn, "length"), param(eqn, "reverse"), param(eqn, "unroll"))
+    )
 
 
 class While(NamedTuple):
@@ -180,7 +182,8 @@ def backward_of_custom_vjp(eqn: Any) -> Callable[..., list[Any]]:
         # The rules of functions without `symbolic_zeros` take arrays.
         if not param(eqn, "symbolic_zeros"):
             operands = tuple(
-                jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.custom_derivatives.SymbolicZero) else x for x in operands
+                jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.custom_derivatives.SymbolicZero) else x
+                for x in operands
             )
         results = rule.call_wrapped(*operands)
         # Since jax 0.12 a pair, of the cotangents and of what the pass has to tell besides.
@@ -191,7 +194,9 @@ def backward_of_custom_vjp(eqn: Any) -> Callable[..., list[Any]]:
     return backward
 
 
-def batching_of_custom_vmap(eqn: Any, size: int, batched: Sequence[bool]) -> tuple[Callable[..., list[Any]], list[bool]]:
+def batching_of_custom_vmap(
+    eqn: Any, size: int, batched: Sequence[bool]
+) -> tuple[Callable[..., list[Any]], list[bool]]:
     """The rule of a `custom_vmap` function for such operands, flat; and, once it has run, which results are batched."""
     rule, in_tree = param(eqn, "rule"), param(eqn, "in_tree")
     batched_out: list[bool] = []
@@ -241,7 +246,9 @@ def functions_of(eqn: Any) -> Iterator[Any]:
         return
     found = [callback, getattr(callback, "callback_func", None)]
     # `jax.debug.callback` hands over a closure.
-    found += [cell.cell_contents for cell in getattr(callback, "__closure__", None) or () if callable(cell.cell_contents)]
+    found += [
+        cell.cell_contents for cell in getattr(callback, "__closure__", None) or () if callable(cell.cell_contents)
+    ]
     for function in found:
         while function is not None:
             yield function

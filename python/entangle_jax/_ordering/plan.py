@@ -273,7 +273,9 @@ def _linear_solve(planner: Planner, eqn: Any, ins: list[Origins], marks: Any) ->
 
 
 FLOWS: dict[str, Any] = {
-    **dict.fromkeys(("jit", "pjit", "closed_call", "core_closed_call", "remat2", "checkpoint", "shard_map"), _call("jaxpr")),
+    **dict.fromkeys(
+        ("jit", "pjit", "closed_call", "core_closed_call", "remat2", "checkpoint", "shard_map"), _call("jaxpr")
+    ),
     **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), _call("call_jaxpr")),
     "custom_vmap_call": _call("call"),
     "scan": _scan,

@@ -49,7 +49,8 @@ def _flat(tokens: dict[Cell, Tokens]) -> list[Any]:
 def _like(tokens: dict[Cell, Tokens], flat: Sequence[Any]) -> dict[Cell, Tokens]:
     values = iter(flat)
     return {
-        cell: (None if a is None else next(values), None if b is None else next(values)) for cell, (a, b) in tokens.items()
+        cell: (None if a is None else next(values), None if b is None else next(values))
+        for cell, (a, b) in tokens.items()
     }
 
 

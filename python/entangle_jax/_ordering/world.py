@@ -74,9 +74,7 @@ class World:
         pasts = dict(self.pasts)
         for cell, writes in cells.items():
             past = pasts.get(cell, _NOTHING)
-            pasts[cell] = (
-                Past(witnesses, (), kept) if writes else replace(past, reads=(*past.reads, *witnesses))
-            )
+            pasts[cell] = Past(witnesses, (), kept) if writes else replace(past, reads=(*past.reads, *witnesses))
         return World(pasts)
 
     def enter(self, cells: dict[Cell, bool], *, into_loop: bool = False) -> dict[Cell, Tokens]:
