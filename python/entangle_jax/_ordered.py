@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,14 @@ from entangle_jax._ordering.accesses import CallSpec, Specification
 from entangle_jax._ordering.evaluate import Evaluation
 from entangle_jax._ordering.plan import Planner
 from entangle_jax._ordering.world import World
-from entangle_jax._primitive import TARGET
+from entangle_jax._primitive import NATIVE_PLATFORMS, TARGET
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _private.register_exclusion(__file__)
+
+_AS_IT_IS = contextlib.nullcontext()
 
 Calls = Sequence[CallSpec] | dict[str, Sequence[CallSpec]]
 
@@ -92,14 +95,12 @@ def _decorated(fn: Any, *, reads: Any, writes: Any) -> Any:
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         leaves, treedef = jax.tree.flatten((args, kwargs))
-        if not _private.trace_state_clean():
-            with jax.disable_jit(False):  # noqa: FBT003 (JAX's own signature)
+        # Without jit a mark leaves no trace, and loops and branches are gone.
+        with jax.disable_jit(False) if jax.config.jax_disable_jit else _AS_IT_IS:
+            if not _private.trace_state_clean():
                 return _evaluate(fn, reads, writes, leaves, treedef)
-        rest, arrays = _Rest.of(leaves, treedef)
-        if jax.config.jax_disable_jit:
-            with jax.disable_jit(False):  # noqa: FBT003
-                return jitted(rest, *arrays).value
-        return jitted(rest, *arrays).value
+            rest, arrays = _Rest.of(leaves, treedef)
+            return jitted(rest, *arrays).value
 
     return wrapped
 
@@ -149,12 +150,20 @@ def _in_order(jaxpr: Any, operands: list[Any], specification: Specification) -> 
 
 
 def _keep(writes: list[Any]) -> None:
-    """Make XLA keep what the last writes gave, and with it the writes: by a call with a side effect that does nothing."""
+    """Make XLA keep what the last writes gave, and so the writes: by a call with a side effect that does nothing."""
+
+    def keep(token: Any) -> Any:
+        call = jax.ffi.ffi_call(TARGET, _like(token), has_side_effect=True, input_output_aliases={0: 0})
+        return call(token)
+
     token = entangle(jnp.zeros((), jnp.int32), *writes)
-    call = jax.ffi.ffi_call(
-        TARGET, jax.typeof(token), has_side_effect=True, input_output_aliases={0: 0}, vmap_method="broadcast_all"
-    )
-    call(token)
+    native = dict.fromkeys(NATIVE_PLATFORMS, keep)
+    jax.lax.platform_dependent(token, default=lambda token: token, **native)
+
+
+def _like(token: Any) -> Any:
+    aval = jax.typeof(token)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=aval.sharding, manual_axis_type=aval.mat)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,6 @@ class Evaluation:
     def _access(self, step: Access, eqn: Any, ins: list[Any], world: World) -> Results:
         cells = self.cells_of(step)
         waits = world.waits(cells)
-        kept = bool(eqn.effects)
 
         def call(*operands: Any) -> list[Any]:
             return jaxprs.evaluate(eqn, operands)
@@ -71,7 +70,7 @@ class Evaluation:
         bind = without_derivative(call, eqn) if step.has_derivative else call
         if not step.witnesses or (waits and not step.waits):
             outs, witness = _guarded(bind, eqn, ins, waits)
-            return outs, world.after(cells, (witness,), kept=kept)
+            return outs, world.after(cells, (witness,), kept=step.kept)
         if waits:
             which = step.waits if step.all_of_it else step.waits[:1]
             moved = entangle([jnp.asarray(ins[i]) for i in which], *waits)
@@ -79,7 +78,7 @@ class Evaluation:
                 ins[i] = value
         outs = bind(*ins)
         witnesses = step.witnesses if step.all_of_it else step.witnesses[:1]
-        return outs, world.after(cells, tuple(outs[i] for i in witnesses), kept=kept)
+        return outs, world.after(cells, tuple(outs[i] for i in witnesses), kept=step.kept)
 
 
 def _guarded(bind: Callable[..., list[Any]], eqn: Any, ins: list[Any], waits: list[Any]) -> tuple[list[Any], Any]:

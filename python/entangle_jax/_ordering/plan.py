@@ -23,6 +23,8 @@ class Access:
     """Which results only the call itself can give. Later accesses may wait for any one of these."""
     all_of_it: bool = False
     """The calls are not seen: all operands wait, and later accesses wait for all results."""
+    kept: bool = False
+    """XLA keeps the call, whether or not its results are used."""
     has_derivative: bool = False
     """JAX would differentiate the call, into a call that is in no order."""
 
@@ -43,6 +45,8 @@ class Region:
     touches: Touches
     plans: tuple[Plan, ...]
     """Of those jaxprs in it that run, in an order that the equation's rule knows."""
+    kept: bool = False
+    """XLA keeps all writes in it."""
     marks: tuple[Active, ...] = ()
     """The marks around it, which are also around what its rules for derivatives call."""
 
@@ -55,6 +59,8 @@ class Plan:
     steps: dict[int, Access | Region] = field(default_factory=dict)
     """By the number of the equation. All others are as they were."""
     touches: Touches = field(default_factory=dict)
+    kept: bool = True
+    """XLA keeps all writes in it."""
     results: list[Origins] = field(default_factory=list)
     handles: list[Origins] = field(default_factory=list)
     """Of the arguments that tell the objects of the mark apart which this jaxpr is."""
@@ -94,6 +100,7 @@ class Planner:
             step, outs = self._step(eqn, ins, marks)
             if step is not None and step.touches:
                 plan.steps[i] = step
+                plan.kept &= step.kept or not any(step.touches.values())
                 for touched, writes in step.touches.items():
                     plan.touches[touched] = plan.touches.get(touched, False) or writes
             if is_handle(eqn):
@@ -128,7 +135,7 @@ class Planner:
             )
         if mark is not None and len(plans) == 1 and (alone := _lone_access(plans[0], eqn)) is not None:
             return alone, outs
-        return Region(touches, tuple(plans), marks), outs
+        return Region(touches, tuple(plans), all(plan.kept for plan in plans), marks), outs
 
     def _active(self, mark: Any, eqn: Any, ins: list[Origins]) -> Active:
         origins: Origins = None
@@ -165,7 +172,8 @@ class Planner:
             (i for i, v in enumerate(eqn.outvars) if _is_usable(v)), key=lambda i: _bytes(eqn.outvars[i])
         )
         hidden = any(True for _ in jaxprs.inner_jaxprs(eqn)) or accesses.mark_of(eqn) is not None
-        return Access(touches, waits, tuple(witnesses), hidden, not accesses.refuses_derivatives(eqn))
+        has_derivative = not accesses.refuses_derivatives(eqn)
+        return Access(touches, waits, tuple(witnesses), hidden, bool(eqn.effects) and not hidden, has_derivative)
 
 
 def is_handle(eqn: Any) -> bool:
@@ -212,7 +220,7 @@ def _lone_access(plan: Plan, eqn: Any) -> Access | None:
         for i, v in enumerate(jaxpr.outvars)
         if not jaxprs.is_literal(v) and sources.get(v, v) in made and _is_usable(eqn.outvars[i])
     )
-    return Access(step.touches, waits, witnesses) if waits and witnesses else None
+    return Access(step.touches, waits, witnesses, kept=step.kept) if waits and witnesses else None
 
 
 # How origins pass through constructs with jaxprs inside: `flow(planner, eqn, ins, marks)` returns the plans of the

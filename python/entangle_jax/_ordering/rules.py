@@ -68,7 +68,7 @@ class _Flat:
         n = len(_flat(self._tokens))
         tokens, results = self._body(_like(self._tokens, operands[:n]), operands[n:])
         flat = _flat(tokens)
-        self._tokens_out, self.count = dict.fromkeys(tokens, (None, None)), len(flat)
+        self.count = len(flat)
         self._tokens_out = {
             cell: (None if a is None else True, None if b is None else True) for cell, (a, b) in tokens.items()
         }
@@ -87,7 +87,7 @@ def _jit(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], world
     jaxpr = jax.make_jaxpr(flat)(*_flat(tokens), *ins)
     results = jaxprs.bind_jit(eqn, jaxpr, _flat(tokens), ins, flat.count)
     tokens, outs = flat.split(results)
-    return outs, world.left(cells, tokens)
+    return outs, world.left(cells, tokens, kept=region.kept)
 
 
 @_rule("remat2", "checkpoint")
@@ -99,7 +99,7 @@ def _checkpoint(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any]
     policy = _saving_accesses(jaxprs.param(eqn, "policy"), region.plans[0])
     results = jaxprs.bind_checkpoint(eqn, jaxpr, policy, [*_flat(tokens), *ins])
     tokens, outs = flat.split(results)
-    return outs, world.left(cells, tokens)
+    return outs, world.left(cells, tokens, kept=region.kept)
 
 
 def _saving_accesses(policy: Any, plan: Plan) -> Any:
@@ -160,7 +160,7 @@ def _scan(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], worl
     (tokens, carry), ys = jax.lax.scan(
         step, (loop.start, list(carry)), list(xs), length=scan.length, reverse=scan.reverse, unroll=scan.unroll
     )
-    return [*carry, *ys], loop.end(tokens)
+    return [*carry, *ys], loop.end(tokens, kept=region.kept)
 
 
 @_rule("while")
@@ -178,8 +178,6 @@ def _while(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], wor
         return tokens, refused(result)
 
     if not evaluation.cells_of(condition):
-        results, _ = [], None
-
         def test(state: Any) -> Any:
             return refused(evaluation.run(condition, [*of_condition, *state[1]], World())[0][0])
 
@@ -188,7 +186,7 @@ def _while(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], wor
             return loop.run(body, tokens, [*of_body, *carry])
 
         tokens, results = jax.lax.while_loop(test, step, (loop.start, carry))
-        return list(results), loop.end(tokens)
+        return list(results), loop.end(tokens, kept=region.kept)
 
     # The calls of the condition are evaluated in the body, whose results can be waited for, and once before the loop.
     def step_and_test(state: Any) -> Any:
@@ -199,7 +197,7 @@ def _while(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], wor
 
     tokens, more = go(loop.start, carry)
     _, tokens, results = jax.lax.while_loop(lambda state: state[0], step_and_test, (more, tokens, carry))
-    return list(results), loop.end(tokens)
+    return list(results), loop.end(tokens, kept=region.kept)
 
 
 class _Loop:
@@ -222,13 +220,13 @@ class _Loop:
         after, results = _body(self._evaluation, plan, self._cells, of_loop=True)(tokens, operands)
         return self._carried(after), results
 
-    def end(self, carried: list[Any]) -> World:
+    def end(self, carried: list[Any], *, kept: bool) -> World:
         """The world after the loop."""
         tokens: dict[Cell, Tokens] = {
             cell: (those[0], those[1]) if written else (None, those[0])
             for (cell, written), those in zip(self._cells.items(), carried, strict=True)
         }
-        return self._world.left(self._cells, tokens)
+        return self._world.left(self._cells, tokens, kept=kept)
 
 
 @_rule("cond")
@@ -239,7 +237,7 @@ def _cond(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], worl
     index = _refused_if_batched(eqn, region, evaluation)(ins[0])
     results = jax.lax.switch(index, flats, *_flat(tokens), *ins[1:])
     tokens, outs = flats[0].split(results)
-    return outs, world.left(cells, tokens)
+    return outs, world.left(cells, tokens, kept=region.kept)
 
 
 def _refused_if_batched(eqn: Any, region: Region, evaluation: Evaluation) -> Callable[[Any], Any]:
@@ -293,7 +291,7 @@ def _shard_map(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any],
         axis_names=set(one.axes),
     )(*spread, *ins)
     after, _ = flat.split([*tokens, *outs])
-    return list(outs), world.left(cells, after)
+    return list(outs), world.left(cells, after, kept=region.kept)
 
 
 @_rule("custom_jvp_call")
@@ -323,7 +321,7 @@ def _custom_jvp(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any]
 
     function.defjvp(jvp, symbolic_zeros=True)
     tokens, outs = flat.split(function(*_flat(tokens), *ins))
-    return outs, world.left(cells, tokens)
+    return outs, world.left(cells, tokens, kept=region.kept)
 
 
 @_rule("custom_vjp_call")
@@ -359,7 +357,7 @@ def _custom_vjp(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any]
 
     function.defvjp(forward, backward, symbolic_zeros=True)
     tokens, outs = flat.split(function(*_flat(tokens), *ins))
-    return outs, world.left(cells, tokens)
+    return outs, world.left(cells, tokens, kept=region.kept)
 
 
 @_rule("custom_vmap_call")
@@ -381,7 +379,7 @@ def _custom_vmap(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any
         return [*flat_after, *results], [*[False] * len(flat_after), *batched_out]
 
     tokens, outs = flat.split(function(*_flat(tokens), *ins))
-    return outs, world.left(cells, tokens)
+    return outs, world.left(cells, tokens, kept=region.kept)
 
 
 @_rule("custom_linear_solve")
@@ -394,7 +392,7 @@ def _linear_solve(evaluation: Evaluation, region: Region, eqn: Any, ins: list[An
     right = len(jaxprs.opened(solve).jaxpr.invars) - (consts.stop - consts.start)
     function = without_derivative(flat, eqn)
     tokens, outs = flat.split(function(*_flat(tokens), *ins[consts], *ins[len(ins) - right :]))
-    return outs, world.left(cells, tokens)
+    return outs, world.left(cells, tokens, kept=region.kept)
 
 
 def _replan(

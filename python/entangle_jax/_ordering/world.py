@@ -113,14 +113,14 @@ class World:
             tokens[cell] = (writes, everything)
         return tokens
 
-    def left(self, cells: dict[Cell, bool], tokens: dict[Cell, Tokens]) -> World:
+    def left(self, cells: dict[Cell, bool], tokens: dict[Cell, Tokens], *, kept: bool) -> World:
         """The world after a body or branch of which these tokens came out."""
         pasts = dict(self.pasts)
         for cell, written in cells.items():
             writes, everything = tokens[cell]
             past = pasts.get(cell, _NOTHING)
             pasts[cell] = (
-                Past((writes,), (everything,), kept=False)
+                Past((writes,), (everything,), kept)
                 if written
                 else replace(past, reads=(*past.reads, everything))
             )

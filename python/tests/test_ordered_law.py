@@ -1,0 +1,53 @@
+"""The law of `ordered`: every run gives the values and the writes that a plain Python interpretation of the jaxpr gives.
+
+Sixty random programs; thousands, and other ones each time, with the profile `soak` of conftest.py.
+"""
+
+import jax
+import ordered_programs as programs
+import pytest
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import strategies as st
+
+from entangle_jax import audit, ordered, testing
+
+RUNS = 3
+
+
+@settings(max_examples=max(60, settings().max_examples))
+@given(programs.programs)
+def test_no_random_program_reads_a_wrong_value_or_writes_in_a_wrong_order(program):
+    expected = programs.expected(program)
+    fn = ordered(programs.function_of(program))
+    compiled = jax.jit(fn).lower(*programs.arguments()).compile()
+    for _ in range(RUNS):
+        assert programs.observed(compiled) == expected
+    report = audit(compiled, reads=[testing.READ_TARGET], writes=[testing.WRITE_TARGET])
+    assert not report.races, str(report)
+
+
+def some_of_class(kind, count):
+    """A few programs of that class, always the same ones."""
+    found = []
+
+    @settings(max_examples=count, database=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(programs.of_class(kind))
+    def collect(program):
+        found.append(program)
+
+    collect()
+    return found
+
+
+@pytest.mark.parametrize("kind", programs.CONSTRUCTS)
+def test_nearly_all_programs_of_a_class_are_wrong_without_and_none_is_with(kind):
+    wrong, all_of_them = 0, some_of_class(kind, 10)
+    for program in all_of_them:
+        expected = programs.expected(program)
+        fn = programs.function_of(program)
+        with_order = jax.jit(ordered(fn)).lower(*programs.arguments()).compile()
+        without = jax.jit(fn).lower(*programs.arguments()).compile()
+        for _ in range(RUNS):
+            assert programs.observed(with_order) == expected, program
+        wrong += any(programs.observed(without) != expected for _ in range(RUNS))
+    assert wrong >= 0.9 * len(all_of_them), f"{wrong} of {len(all_of_them)} are wrong without"
