@@ -6,6 +6,7 @@ The first line of a block says what becomes of it:
     ```python title="train.py"      a file of a project that is built from the page: `python/tests_site` does that
     ```sh                           commands of such a project, or to read
     ```text title="prints"          what the block before it prints
+    ```text title="prints, among other lines"
 """
 
 import re
@@ -51,7 +52,15 @@ def blocks_of(page: Path) -> list[Block]:
     return blocks
 
 
-def printed(blocks: list[Block], i: int) -> str | None:
-    """What block `i` prints, if the page says so."""
+def printed(blocks: list[Block], i: int) -> Block | None:
+    """The block that shows what block `i` prints, if there is one."""
     following = blocks[i + 1] if i + 1 < len(blocks) else None
-    return following.body if following and (following.language, following.title) == ("text", "prints") else None
+    return following if following and following.title.startswith("prints") else None
+
+
+def shows(block: Block, output: str) -> bool:
+    """Whether such a block shows what was printed."""
+    if block.title == "prints":
+        return block.body == output
+    assert block.title == "prints, among other lines", block.title
+    return set(block.body.splitlines()) <= set(output.splitlines())
