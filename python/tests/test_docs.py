@@ -29,6 +29,13 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, capsys):
             assert pages.shows(expected, output), f"{page.name}, the block at line {block.line} printed\n{output}"
 
 
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_what_a_page_quotes_from_the_repository_stands_there(page):
+    quotes = [block for block in pages.blocks_of(page) if "/" in block.title]
+    for block in quotes:
+        assert block.body in (pages.ROOT / block.title).read_text(), f"{block.title} has changed: {page.name}:{block.line}"
+
+
 def test_the_readme_says_how_to_run_the_demo_and_the_tests():
     commands = re.findall(r"^ {4}(ci/\S+)$", (pages.ROOT / "README.md").read_text(), re.MULTILINE)
     assert commands == ["ci/demo", "ci/test"]
