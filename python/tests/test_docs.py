@@ -1,10 +1,13 @@
 """The Python code of the README and of docs/ runs as it stands, and prints what stands below it."""
 
+import argparse
 import re
 import warnings
 
 import pages
 import pytest
+
+from entangle_jax import __main__
 
 
 def program_of(page):
@@ -34,6 +37,16 @@ def test_what_a_page_quotes_from_the_repository_stands_there(page):
     quotes = [block for block in pages.blocks_of(page) if "/" in block.title]
     for block in quotes:
         assert block.body in (pages.ROOT / block.title).read_text(), f"{block.title} has changed: {page.name}:{block.line}"
+
+
+def test_every_command_and_option_is_in_the_reference():
+    text = (pages.ROOT / "docs/reference/commands.md").read_text()
+    for name, (module, _) in __main__._COMMANDS.items():
+        assert f"| `{name}" in text
+        parser = argparse.ArgumentParser()
+        module.add_arguments(parser)
+        options = re.findall(r"--[a-z-]+", parser.format_help())
+        assert [option for option in options if option != "--help" and f"`{option}" not in text and option != "--xla"] == []
 
 
 def test_the_readme_says_how_to_run_the_demo_and_the_tests():

@@ -40,7 +40,9 @@ def faults(site):
                 if link in page.loads or parts.scheme not in {"https", "mailto"}:
                     yield f"{where}: {link} is not part of the site"
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            # A path that begins with a slash is on the page for addresses that do not exist.
+            start = site if parts.path.startswith("/") else path.parent
+            target = (start / unquote(parts.path).lstrip("/")).resolve() if parts.path else path
             target = target / "index.html" if target.is_dir() else target
             if not target.exists():
                 yield f"{where}: {link} leads nowhere"
