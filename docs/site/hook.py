@@ -57,6 +57,7 @@ def on_page_content(html, page, config, **_):
         if not match["alt"]:
             raise PluginError(f"{page.file.src_uri} shows {match['path']} without saying what is to be seen")
         svg = path.read_text(encoding="utf-8")
-        return svg.replace("<svg ", f'<svg role="img" aria-label="{match["alt"]}" ', 1)
+        svg = svg.replace("<svg ", f'<svg role="img" aria-label="{match["alt"]}" ', 1)
+        return f'<span class="pane">{svg}</span>'
 
     return PICTURE.sub(inline, html)
