@@ -18,7 +18,8 @@ from entangle_jax._warnings import OrderingWarning
 
 if TYPE_CHECKING:
     from entangle_jax import testing
-    from entangle_jax._audit import RaceError, Report, audit
+    from entangle_jax._audit import audit
+    from entangle_jax._audit_report import RaceError, Report
     from entangle_jax._calls import Calls, CallSite, calls
     from entangle_jax._handle import Handle
     from entangle_jax._marks import reads, writes
@@ -50,8 +51,8 @@ _LATER = {
     "CallSite": "_calls",
     "Calls": "_calls",
     "Handle": "_handle",
-    "RaceError": "_audit",
-    "Report": "_audit",
+    "RaceError": "_audit_report",
+    "Report": "_audit_report",
     "audit": "_audit",
     "calls": "_calls",
     "ordered": "_ordered",

@@ -80,7 +80,9 @@ def parse(name: str) -> Mark | None:
 def reads(
     resource: str, *, handle: str | int | None = None, volatile: bool = False, opaque: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Say that a function reads a resource: the native calls and callbacks in it use it and leave it as it is. ::
+    """Say that a function reads a resource: the native calls and callbacks in it use it and leave it as it is.
+
+    ::
 
         @reads("mylib.matrix", handle="token")
         def solve(token, b):
@@ -248,19 +250,19 @@ def _trace(mark: Mark, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
             inner[i] = array
         for i in of_handle:
             inner[i] = entangle_p.bind(inner[i], n=1, shared=())[0]
-        inner_args, inner_kwargs = treedef.unflatten(inner)
+        inner_args, inner_kwargs = jax.tree.unflatten(treedef, inner)
         results[:], out_treedef = jax.tree.flatten(fn(*inner_args, **inner_kwargs))
         places[:] = [i for i, leaf in enumerate(results) if isinstance(leaf, jax.core.Tracer)]
-        arrays = [results[i] for i in places]
+        made = [results[i] for i in places]
         for i in places:
             results[i] = None  # no tracer outlives its trace
-        return arrays
+        return made
 
     call.__name__ = call.__qualname__ = mark.name(fn)
     arrays = jax.jit(call, inline=False)(*(leaves[i] for i in traced))
     for i, array in zip(places, arrays, strict=True):
         results[i] = array
-    return out_treedef.unflatten(results)
+    return jax.tree.unflatten(out_treedef, results)
 
 
 def _is_array(leaf: Any) -> bool:

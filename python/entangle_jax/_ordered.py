@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import numpy as np
 from entangle_jax import _private
 from entangle_jax._entangle import entangle
 from entangle_jax._leaves import warn_user
-from entangle_jax._ordering import objects, rules  # noqa: F401 (the rules register themselves)
+from entangle_jax._ordering import jaxprs, objects, rules  # noqa: F401 (the rules register themselves)
 from entangle_jax._ordering.accesses import CallSpec, Specification
 from entangle_jax._ordering.evaluate import Evaluation
 from entangle_jax._ordering.plan import Planner
@@ -37,7 +38,9 @@ def ordered(fn: Callable[P, R], /, *, reads: Calls = (), writes: Calls = ()) -> 
 @overload
 def ordered(*, reads: Calls = (), writes: Calls = ()) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
-    """Make the native calls and callbacks of a function run in the order in which the function makes them. ::
+    """Make the native calls and callbacks of a function run in the order in which the function makes them.
+
+    ::
 
         @jax.jit
         @ordered
@@ -57,9 +60,9 @@ def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
     Args:
       fn: the function. Arrays among its arguments are traced; all else stays what it is. Without it, a decorator is
         returned.
-      reads: the calls that read, of functions that are not marked: native targets, primitives or their names, the Python
-        functions given to callbacks, or pairs of one of these and the operand (from 0), or operands, that hold the
-        handle. A dict says which resource they read: `{"mylib.matrix": ["lu_solve"]}`. All calls that are named without
+      reads: the calls that read, of functions that are not marked: native targets, primitives or their names, the
+        Python functions given to callbacks, or pairs of one of these and the operand (from 0), or operands, that hold
+        the handle. A dict says which resource they read: `{"mylib.matrix": ["lu_solve"]}`. All calls that are named without
         a resource touch one resource.
       writes: the calls that write, likewise.
 
@@ -96,7 +99,7 @@ def _decorated(fn: Any, *, reads: Any, writes: Any) -> Any:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         leaves, treedef = jax.tree.flatten((args, kwargs))
         # Without jit a mark leaves no trace, and loops and branches are gone.
-        with jax.disable_jit(False) if jax.config.jax_disable_jit else _AS_IT_IS:
+        with jax.disable_jit(False) if cast("Any", jax.config).jax_disable_jit else _AS_IT_IS:
             if not _private.trace_state_clean():
                 return _evaluate(fn, reads, writes, leaves, treedef)
             rest, arrays = _Rest.of(leaves, treedef)
@@ -145,15 +148,29 @@ def _in_order(jaxpr: Any, operands: list[Any], specification: Specification) -> 
     results, world = evaluation.run(plan, operands, World())
     unkept = [one for past in world.pasts.values() if not past.kept for one in past.writes]
     if unkept:
-        _keep(unkept)
+        _keep(unkept, jaxprs.opened(jaxpr).jaxpr, results)
     return results
 
 
-def _keep(writes: list[Any]) -> None:
-    """Make XLA keep what the last writes gave, and so the writes: by a call with a side effect that does nothing."""
+def _keep(writes: list[Any], jaxpr: Any, results: list[Any]) -> None:
+    """Make XLA keep what the last writes gave, and so the writes: a result waits for them.
+
+    One that is computed and that nothing else needs, since that costs no copy. If there is none, a call waits for them
+    that has a side effect and does nothing: XLA cannot split such a call over devices by itself.
+    """
+    used = [v for eqn in jaxpr.eqns for v in eqn.invars]
+    made = {
+        v for eqn in jaxpr.eqns if not objects.forwards(eqn) and not any(jaxprs.inner_jaxprs(eqn)) for v in eqn.outvars
+    }
+    counts = collections.Counter(id(v) for v in (*used, *jaxpr.outvars))
+    free = [i for i, v in enumerate(jaxpr.outvars) if counts[id(v)] == 1 and v in made and v.aval.size]
+    if free:
+        i = min(free, key=lambda i: jaxpr.outvars[i].aval.size)
+        results[i] = entangle(results[i], *writes)
+        return
 
     def keep(token: Any) -> Any:
-        call = jax.ffi.ffi_call(TARGET, _like(token), has_side_effect=True, input_output_aliases={0: 0})
+        call: Any = jax.ffi.ffi_call(TARGET, _like(token), has_side_effect=True, input_output_aliases={0: 0})
         return call(token)
 
     token = entangle(jnp.zeros((), jnp.int32), *writes)

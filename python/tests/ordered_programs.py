@@ -95,7 +95,17 @@ CONSTRUCTS = (
     "custom_vjp", "custom_vmap", "custom_linear_solve", "associative_scan", "vmap", "grad", "jvp", "linearize", "hessian", "shard_map",
     "ref", "marked",
 )  # fmt: skip
-CANNOT_CALL_BACK = {"checkpoint", "custom_jvp", "custom_vjp", "custom_linear_solve", "vmap", "grad", "jvp", "linearize", "hessian"}
+CANNOT_CALL_BACK = {
+    "checkpoint",
+    "custom_jvp",
+    "custom_vjp",
+    "custom_linear_solve",
+    "vmap",
+    "grad",
+    "jvp",
+    "linearize",
+    "hessian",
+}
 """Constructs in which some version of JAX refuses the effect of an `io_callback` or of a native call."""
 
 
@@ -109,29 +119,34 @@ def blocks(statements, size):
     return st.lists(statements, min_size=1, max_size=size)
 
 
-inner = blocks(st.one_of(accesses, accesses, *(constructs(kind, blocks(accesses, 2)) for kind in CONSTRUCTS)), 3)
-programs = blocks(st.one_of(accesses, *(constructs(kind, inner) for kind in CONSTRUCTS)), 6).filter(
-    lambda program: depth_allows(program)
+def any_construct(block):
+    return st.sampled_from(CONSTRUCTS).flatmap(lambda kind: constructs(kind, block))
+
+
+inner = blocks(st.one_of(accesses, accesses, any_construct(blocks(accesses, 2))), 3)
+programs = blocks(st.one_of(accesses, any_construct(inner), any_construct(inner)), 5).map(
+    lambda program: allowed(program)
 )
 
 
-def depth_allows(program, within=()):
-    """Whether JAX takes it: some constructs refuse the effects of what is inside of them."""
+def allowed(program, within=()):
+    """The program as JAX takes it: some constructs refuse the effect of a callback inside of them."""
+    found = []
     for kind, *rest in program:
         if kind in ("push", "push one") and CANNOT_CALL_BACK & set(within):
-            return False
-        for block in rest:
-            if isinstance(block, list) and not depth_allows(block, (*within, kind)):
-                return False
-    return True
+            kind, rest = "length", [0]
+        found.append((kind, *(allowed(x, (*within, kind)) if isinstance(x, list) else x for x in rest)))
+    return found
 
 
 def of_class(kind):
     """Programs in which a construct of this kind has to be in order: a late read, the construct, and a read."""
     before, after = ("read", 0, LATEST), ("read", 0, 0)
-    body = st.tuples(st.just(("write", 0, 0)), accesses.filter(lambda one: one[0] in ("read", "write")), st.just(("read", 0, LATEST)))
+    body = st.tuples(
+        st.just(("write", 0, 0)), accesses.filter(lambda one: one[0] in ("read", "write")), st.just(("read", 0, LATEST))
+    )
     construct = constructs(kind, body.map(list))
-    return construct.map(lambda one: [before, one, ("write", 0, 0), after]).filter(depth_allows)
+    return construct.map(lambda one: allowed([before, one, ("write", 0, 0), after]))
 
 
 class _Run:
@@ -220,7 +235,7 @@ class _Run:
         return jax.lax.cond(self.facts[taken] > 0, *(functools.partial(self.block, body, step) for body in bodies))
 
     def _switch(self, i, kind, step, taken, *bodies):
-        return jax.lax.switch(self.facts[0] * taken, [functools.partial(self.block, body, step) for body in bodies])
+        return jax.lax.switch(self.facts[0] + taken - 1, [functools.partial(self.block, body, step) for body in bodies])
 
     def _jit(self, i, kind, step, count, body):
         return jax.jit(lambda: self.block(body, step))()

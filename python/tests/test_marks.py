@@ -52,7 +52,12 @@ def solve(token, b, label="solve"):
 
 @pytest.mark.parametrize(
     "transform",
-    [jax.jit, jax.checkpoint, lambda f: jax.vmap(f, in_axes=(None, 0)), lambda f: jax.grad(lambda t, b: b.sum() * f(t, b), 1)],
+    [
+        jax.jit,
+        jax.checkpoint,
+        lambda f: jax.vmap(f, in_axes=(None, 0)),
+        lambda f: jax.grad(lambda t, b: b.sum() * f(t, b), 1),
+    ],
     ids=["jit", "checkpoint", "vmap", "grad"],
 )
 def test_the_mark_is_in_the_trace_and_in_the_compiled_program(transform):
@@ -204,7 +209,9 @@ def test_what_runs_later_than_it_is_called_is_refused(function, kind):
 
 
 def test_errors_say_what_is_wrong():
-    with pytest.raises(TypeError, match=r"the resource is an object of type function, wanted a name: `@reads\('mylib.matrix'\)`"):
+    with pytest.raises(
+        TypeError, match=r"the resource is an object of type function, wanted a name: `@reads\('mylib.matrix'\)`"
+    ):
         reads(solve)
     with pytest.raises(TypeError, match="the resource is '', wanted a name"):
         writes("")

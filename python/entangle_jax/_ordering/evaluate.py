@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from entangle_jax import _private
 from entangle_jax._entangle import entangle
-from entangle_jax._ordering import jaxprs
-from entangle_jax._ordering.objects import Cells
+from entangle_jax._ordering import jaxprs, objects
 from entangle_jax._ordering.plan import Access, Plan, Planner, Region
 from entangle_jax._ordering.world import Cell, World
 
@@ -31,7 +30,7 @@ RULES: dict[str, Rule] = {}
 class Evaluation:
     """The evaluation of one function."""
 
-    cells: Cells
+    cells: objects.Cells
     planner: Planner
 
     def cells_of(self, step: Access | Region | Plan) -> dict[Cell, bool]:
@@ -92,10 +91,15 @@ def _guarded(bind: Callable[..., list[Any]], eqn: Any, ins: list[Any], waits: li
         return bind(*ins), entangle(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
 
     def not_taken() -> Any:
-        zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
-        return zeros, entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
+        return [_zeros(v.aval) for v in eqn.outvars], entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
 
     return jax.lax.cond(true, taken, not_taken)
+
+
+def _zeros(aval: Any) -> Any:
+    zeros = jnp.zeros(aval.shape, aval.dtype)
+    axes = tuple(sorted(aval.mat.varying))
+    return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
 
 
 def without_derivative(call: Callable[..., list[Any]], eqn: Any) -> Callable[..., list[Any]]:
@@ -107,7 +111,7 @@ def without_derivative(call: Callable[..., list[Any]], eqn: Any) -> Callable[...
         del primals, tangents
         raise no_derivative(eqn)
 
-    return wrapped  # type: ignore[no-any-return]
+    return wrapped
 
 
 def no_derivative(eqn: Any) -> TypeError:

@@ -151,8 +151,8 @@ def jvp_of_custom_jvp(eqn: Any, zeros: Sequence[bool]) -> tuple[Open, list[bool]
     """The rule of a `custom_jvp` function for these symbolic zeros.
 
     Returns:
-      Its jaxpr, which takes the primals and those tangents that are not zero, and returns primals and tangents likewise;
-      and which of the resulting tangents are zero.
+      Its jaxpr, which takes the primals and those tangents that are not zero, and returns primals and tangents
+      likewise; and which of the resulting tangents are zero.
     """
     jaxpr, consts, zeros_out = param(eqn, "jvp_jaxpr_fun").call_wrapped(*zeros[param(eqn, "num_consts") :])
     return Open(jaxpr, consts), list(zeros_out)
@@ -249,7 +249,8 @@ def functions_of(eqn: Any) -> Iterator[Any]:
     found += [
         cell.cell_contents for cell in getattr(callback, "__closure__", None) or () if callable(cell.cell_contents)
     ]
-    for function in found:
+    for one in found:
+        function = one
         while function is not None:
             yield function
             function = getattr(function, "func", None)

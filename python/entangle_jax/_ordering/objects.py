@@ -1,8 +1,8 @@
 """Which object a call touches: where its handle comes from, followed through what passes a value on unchanged.
 
-A handle's origins are a set of atoms, or None: it may be anything. An atom is an argument of the function, a constant, or
-an element of one of these. Whatever computes gives None. So this errs on one side only: calls on different objects may be
-taken for calls on the same one, and are then in order too.
+A handle's origins are a set of atoms, or None: it may be anything. An atom is an argument of the function, a constant,
+or an element of one of these. Whatever computes gives None. So this errs on one side only: calls on different objects
+may be taken for calls on the same one, and are then in order too.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from entangle_jax import _private
 from entangle_jax._entangle import entangle
 from entangle_jax._ordering import jaxprs
 from entangle_jax._ordering.evaluate import RULES, Evaluation, Results, Rule, no_derivative, without_derivative
-from entangle_jax._ordering.plan import Plan, Planner, Region
+from entangle_jax._ordering.plan import Plan, Region
 from entangle_jax._ordering.world import Cell, Tokens, World
 
 _private.register_exclusion(__file__)
@@ -57,22 +57,19 @@ def _like(tokens: dict[Cell, Tokens], flat: Sequence[Any]) -> dict[Cell, Tokens]
 class _Flat:
     """A body as a function of flat lists: tokens and arguments, to tokens and results."""
 
-    def __init__(self, body: Body, tokens: dict[Cell, Tokens]) -> None:
+    def __init__(self, body: Body, tokens: dict[Cell, Tokens], cells: dict[Cell, bool]) -> None:
         self._body = body
         self._tokens = tokens
-        self._tokens_out: dict[Cell, Tokens] = {}
-        self.count = 0
-        """How many tokens came out."""
+        self._tokens_out: dict[Cell, Tokens] = {
+            cell: (True if written else None, True) for cell, written in cells.items()
+        }
+        self.count_in = len(_flat(tokens))
+        self.count = len(_flat(self._tokens_out))
+        """How many tokens come out."""
 
     def __call__(self, *operands: Any) -> list[Any]:
-        n = len(_flat(self._tokens))
-        tokens, results = self._body(_like(self._tokens, operands[:n]), operands[n:])
-        flat = _flat(tokens)
-        self.count = len(flat)
-        self._tokens_out = {
-            cell: (None if a is None else True, None if b is None else True) for cell, (a, b) in tokens.items()
-        }
-        return [*flat, *results]
+        tokens, results = self._body(_like(self._tokens, operands[: self.count_in]), operands[self.count_in :])
+        return [*_flat(tokens), *results]
 
     def split(self, results: Sequence[Any]) -> tuple[dict[Cell, Tokens], list[Any]]:
         """Results as tokens and the others."""
@@ -83,23 +80,23 @@ class _Flat:
 def _jit(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], world: World) -> Results:
     cells = evaluation.cells_of(region)
     tokens = world.enter(cells)
-    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens)
+    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens, cells)
     jaxpr = jax.make_jaxpr(flat)(*_flat(tokens), *ins)
     results = jaxprs.bind_jit(eqn, jaxpr, _flat(tokens), ins, flat.count)
-    tokens, outs = flat.split(results)
-    return outs, world.left(cells, tokens, kept=region.kept)
+    left, outs = flat.split(results)
+    return outs, world.left(cells, left, kept=region.kept)
 
 
 @_rule("remat2", "checkpoint")
 def _checkpoint(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], world: World) -> Results:
     cells = evaluation.cells_of(region)
     tokens = world.enter(cells)
-    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens)
+    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens, cells)
     jaxpr = jax.make_jaxpr(flat)(*_flat(tokens), *ins)
     policy = _saving_accesses(jaxprs.param(eqn, "policy"), region.plans[0])
     results = jaxprs.bind_checkpoint(eqn, jaxpr, policy, [*_flat(tokens), *ins])
-    tokens, outs = flat.split(results)
-    return outs, world.left(cells, tokens, kept=region.kept)
+    left, outs = flat.split(results)
+    return outs, world.left(cells, left, kept=region.kept)
 
 
 def _saving_accesses(policy: Any, plan: Plan) -> Any:
@@ -178,6 +175,7 @@ def _while(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], wor
         return tokens, refused(result)
 
     if not evaluation.cells_of(condition):
+
         def test(state: Any) -> Any:
             return refused(evaluation.run(condition, [*of_condition, *state[1]], World())[0][0])
 
@@ -233,7 +231,7 @@ class _Loop:
 def _cond(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], world: World) -> Results:
     cells = evaluation.cells_of(region)
     tokens = world.enter(cells)
-    flats = [_Flat(_body(evaluation, plan, cells), tokens) for plan in region.plans]
+    flats = [_Flat(_body(evaluation, plan, cells), tokens, cells) for plan in region.plans]
     index = _refused_if_batched(eqn, region, evaluation)(ins[0])
     results = jax.lax.switch(index, flats, *_flat(tokens), *ins[1:])
     tokens, outs = flats[0].split(results)
@@ -273,15 +271,19 @@ def _shard_map(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any],
     devices = 1
     for axis in one.axes:
         devices *= one.mesh.shape[axis]
-    flat = _Flat(_body(evaluation, region.plans[0], cells), entered)
+    flat = _Flat(_body(evaluation, region.plans[0], cells), entered, cells)
     count_in = len(_flat(entered))
 
     def body(*operands: Any) -> Any:
-        tokens = [token.reshape(()) for token in operands[:count_in]]
+        # As all other tokens they are typed as the same on all devices, though each device waits for its own.
+        tokens = [entangle(jnp.zeros((), jnp.int32), token) for token in operands[:count_in]]
         results = flat(*tokens, *operands[count_in:])
         return [token.reshape((1,)) for token in results[: flat.count]], tuple(results[flat.count :])
 
-    spread = [entangle(jnp.zeros((devices,), jnp.int32), token) for token in _flat(entered)]
+    zeros = jnp.zeros((devices,), jnp.int32)
+    if jax.sharding.AxisType.Explicit in one.mesh.axis_types:  # there the type says how an array is split
+        zeros = jax.reshard(zeros, jax.sharding.NamedSharding(one.mesh, spec))
+    spread = [entangle(zeros, token) for token in _flat(entered)]
     tokens, outs = jax.shard_map(
         body,
         mesh=one.mesh,
@@ -290,8 +292,8 @@ def _shard_map(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any],
         check_vma=one.check_vma,
         axis_names=set(one.axes),
     )(*spread, *ins)
-    after, _ = flat.split([*tokens, *outs])
-    return list(outs), world.left(cells, after, kept=region.kept)
+    left, _ = flat.split([*tokens, *outs])
+    return list(outs), world.left(cells, left, kept=region.kept)
 
 
 @_rule("custom_jvp_call")
@@ -299,7 +301,7 @@ def _custom_jvp(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any]
     """Its derivative, taken from outside of `ordered`, is in order too, if no access needs a tangent."""
     cells = evaluation.cells_of(region)
     tokens = world.enter(cells)
-    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens)
+    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens, cells)
     count = len(_flat(tokens))
     consts = jaxprs.param(eqn, "num_consts")
     function = jax.custom_jvp(flat)
@@ -320,8 +322,8 @@ def _custom_jvp(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any]
         return [*flat_after, *outs], tangents_out
 
     function.defjvp(jvp, symbolic_zeros=True)
-    tokens, outs = flat.split(function(*_flat(tokens), *ins))
-    return outs, world.left(cells, tokens, kept=region.kept)
+    left, outs = flat.split(function(*_flat(tokens), *ins))
+    return outs, world.left(cells, left, kept=region.kept)
 
 
 @_rule("custom_vjp_call")
@@ -329,7 +331,7 @@ def _custom_vjp(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any]
     """Its forward rule, taken from outside of `ordered`, is in order too. Its backward rule must have no access."""
     cells = evaluation.cells_of(region)
     tokens = world.enter(cells)
-    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens)
+    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens, cells)
     count = len(_flat(tokens))
     consts = jaxprs.param(eqn, "num_consts")
     function = jax.custom_vjp(flat)
@@ -356,8 +358,8 @@ def _custom_vjp(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any]
         return (*[None] * (count + consts), *rule(*operands))
 
     function.defvjp(forward, backward, symbolic_zeros=True)
-    tokens, outs = flat.split(function(*_flat(tokens), *ins))
-    return outs, world.left(cells, tokens, kept=region.kept)
+    left, outs = flat.split(function(*_flat(tokens), *ins))
+    return outs, world.left(cells, left, kept=region.kept)
 
 
 @_rule("custom_vmap_call")
@@ -365,7 +367,7 @@ def _custom_vmap(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any
     """Its rule for batches, if an outer `vmap` asks for it, is in order too."""
     cells = evaluation.cells_of(region)
     tokens = world.enter(cells)
-    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens)
+    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens, cells)
     count = len(_flat(tokens))
     function = jax.custom_batching.custom_vmap(flat)
 
@@ -378,8 +380,8 @@ def _custom_vmap(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any
         flat_after = _flat(after)
         return [*flat_after, *results], [*[False] * len(flat_after), *batched_out]
 
-    tokens, outs = flat.split(function(*_flat(tokens), *ins))
-    return outs, world.left(cells, tokens, kept=region.kept)
+    left, outs = flat.split(function(*_flat(tokens), *ins))
+    return outs, world.left(cells, left, kept=region.kept)
 
 
 @_rule("custom_linear_solve")
@@ -387,12 +389,12 @@ def _linear_solve(evaluation: Evaluation, region: Region, eqn: Any, ins: list[An
     """The solve runs; its derivative, taken from outside of `ordered`, would be solves in no order."""
     cells = evaluation.cells_of(region)
     tokens = world.enter(cells)
-    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens)
+    flat = _Flat(_body(evaluation, region.plans[0], cells), tokens, cells)
     solve, consts = jaxprs.solve_of_linear_solve(eqn)
     right = len(jaxprs.opened(solve).jaxpr.invars) - (consts.stop - consts.start)
     function = without_derivative(flat, eqn)
-    tokens, outs = flat.split(function(*_flat(tokens), *ins[consts], *ins[len(ins) - right :]))
-    return outs, world.left(cells, tokens, kept=region.kept)
+    left, outs = flat.split(function(*_flat(tokens), *ins[consts], *ins[len(ins) - right :]))
+    return outs, world.left(cells, left, kept=region.kept)
 
 
 def _replan(

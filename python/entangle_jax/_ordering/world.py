@@ -1,9 +1,9 @@
 """What later accesses of each object wait for, and the tokens that stand for it at a boundary.
 
-Between two boundaries no token is needed: an access waits for the results of those before it. Into a loop, a branch or a
-jitted function go at most two tokens an object: one that stands for its writes, and one that stands for all its accesses.
-The second must not stand for the reads alone: in each branch a path would lead through another value, and no value would
-be ordered after everything in every branch.
+Between two boundaries no token is needed: an access waits for the results of those before it. Into a loop, a branch or
+a jitted function go at most two tokens an object: one that stands for its writes, and one that stands for all its
+accesses. The second stands for the reads since the last write, which waited for that write; if there are none, for the
+write. So in each branch it is one and the same value that is ordered after everything.
 
 A token that comes out of a body or a branch is computed there, by an `entangle`. One that is passed through would be
 ordered after what entered, and after nothing that the body did.
@@ -87,7 +87,7 @@ class World:
         for cell, written in cells.items():
             past = self.pasts.get(cell, _NOTHING)
             writes = _token(past.writes)
-            everything = None if not written else _token((*past.writes, *past.reads)) if past.reads else writes
+            everything = None if not written else _token(past.reads) if past.reads else writes
             if into_loop and written:
                 writes = _zero() if writes is None else writes
                 everything = _zero() if everything is None else everything
@@ -106,10 +106,7 @@ class World:
             past = self.pasts.get(cell, _NOTHING)
             earlier = () if written or before is None else (before[cell][1],)
             writes = entangle(_zero(), *past.writes) if written else None
-            if written and not past.reads:
-                everything = writes
-            else:
-                everything = entangle(_zero(), *past.writes, *past.reads, *earlier)
+            everything = writes if written and not past.reads else entangle(_zero(), *past.reads, *earlier)
             tokens[cell] = (writes, everything)
         return tokens
 
@@ -120,9 +117,7 @@ class World:
             writes, everything = tokens[cell]
             past = pasts.get(cell, _NOTHING)
             pasts[cell] = (
-                Past((writes,), (everything,), kept)
-                if written
-                else replace(past, reads=(*past.reads, everything))
+                Past((writes,), (everything,), kept) if written else replace(past, reads=(*past.reads, everything))
             )
         return World(pasts)
 
@@ -141,5 +136,5 @@ def _token(those: tuple[Any, ...]) -> Any:
 
 
 def _is_scalar(value: Any) -> bool:
-    aval = jax.typeof(value)
-    return getattr(aval, "shape", None) == () and aval.dtype == jnp.int32
+    """Whether it has the type that all tokens have, over a mesh too."""
+    return bool(jax.typeof(value) == jax.typeof(_zero()))

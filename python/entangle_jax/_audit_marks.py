@@ -1,0 +1,186 @@
+"""What a program says of its calls itself, by the marks of `reads` and `writes`, as what the audit is told.
+
+The trace says which calls are marked, and which operand is the handle. The names in the programs only match calls to
+it: XLA merges equal calls and keeps one name, and the library calls of a marked function carry the mark too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from entangle_jax import _marks, _native
+from entangle_jax._ordering import accesses, jaxprs, objects, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from entangle_jax._audit_report import Report
+
+_NAME = re.compile(rf"{_marks.PREFIX}:[^/()]*:[^/()]*:[^/()]*")
+"""A mark's name in an `op_name`."""
+
+_CALLBACK = re.compile(r"callback")
+"""In the targets of calls into Python, which differ between platforms."""
+
+# What XLA and JAX make of their own operations.
+_LIBRARY = re.compile(
+    r"lapack_|blas_|(__|xla\.)?(cu|hip|roc|gpu|sdy|cpu\.)|__onednn|(dynamic_)?ducc_fft|TopK|Qr$|Eigh$|Sharding$|SPMD|"
+    r"Product|annotate_|entangle$|tpu_custom_call|shape_assertion|(Move|Pin|Unpin|AllocateBuffer)",
+    re.IGNORECASE,
+)
+
+_ANY = None
+"""A call whose target the trace does not know: of a primitive that is not of JAX."""
+
+
+@dataclass
+class Traced:
+    """The marked calls of a trace."""
+
+    handles: dict[tuple[str, str | None], set[tuple[int, ...]]] = field(default_factory=dict)
+    """By the mark's name and the target: the operands that hold the handle, in each of the calls."""
+    kept: set[tuple[str, str | None]] = field(default_factory=set)
+    """Those that are calls with a side effect, which cannot be gone."""
+
+    @classmethod
+    def of(cls, jaxpr: Any) -> Traced:
+        """Walk a trace."""
+        self = cls()
+        self._walk(jaxprs.opened(jaxpr).jaxpr, {}, frozenset())
+        return self
+
+    def _walk(self, jaxpr: Any, handles: dict[Any, frozenset[str]], marks: frozenset[str]) -> None:
+        """`handles`: for each variable, the names of the marks whose handle it is."""
+        of = dict(handles)
+        for eqn in jaxpr.eqns:
+            ins = [frozenset() if jaxprs.is_literal(v) else of.get(v, frozenset()) for v in eqn.invars]
+            mark = accesses.mark_of(eqn)
+            inside = marks | {eqn.params["name"]} if mark is not None else marks
+            if plan.is_handle(eqn):
+                of[eqn.outvars[0]] = ins[0] | marks
+            elif objects.forwards(eqn):
+                of.update(zip(eqn.outvars, ins, strict=False))
+            if marks and accesses.is_native(eqn):
+                self._note(eqn, ins, marks)
+            for closed in jaxprs.inner_jaxprs(eqn):
+                inner = jaxprs.opened(closed).jaxpr
+                given = ins[len(ins) - len(inner.invars) :]  # a branch is not given the index
+                self._walk(inner, dict(zip(inner.invars, given, strict=False)), inside)
+
+    def _note(self, eqn: Any, ins: list[frozenset[str]], marks: frozenset[str]) -> None:
+        target = eqn.params.get("target_name", "callback" if _CALLBACK.search(eqn.primitive.name) else _ANY)
+        for name in marks:
+            # The operands are those of the native call, unless a token of an ordered effect comes first.
+            known = target is not _ANY and not eqn.params.get("ordered")
+            operands = tuple(i for i, those in enumerate(ins) if name in those) if known else ()
+            self.handles.setdefault((name, target), set()).add(operands)
+            if eqn.effects:
+                self.kept.add((name, target))
+
+    def key(self, name: str, target: str) -> tuple[str, str | None] | None:
+        """What the trace knows of a call with this name and target; None if it knows no such call."""
+        for candidate in (target, "callback" if _CALLBACK.search(target) else target, _ANY):
+            if (name, candidate) in self.handles and (candidate is not _ANY or not _LIBRARY.match(target)):
+                return name, candidate
+        return None
+
+
+class Names:
+    """Which marks are around a call, in the compiled program and in the program as written."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._by_place: dict[str, list[str]] = {}
+        for name in known:
+            self._by_place.setdefault(_plain(f"jit({name})"), []).append(name)
+
+    def of(self, call: Any) -> list[str]:
+        """The names of the marks.
+
+        JAX's name for a call is whole once XLA has inlined the functions around it; before, the computations around it
+        are named after them, with other characters replaced.
+        """
+        found = _NAME.findall(call.op_name)
+        for place in call.place:
+            found += self._by_place.get(_plain(_NUMBER.sub("", place)), [])
+        return [name for name in dict.fromkeys(found) if _marks.parse(name) is not None]
+
+
+_NUMBER = re.compile(r"(\.\d+|\.clone)*$")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", name)
+
+
+class Marked:
+    """The marked calls of one audit."""
+
+    def __init__(self, programs: Mapping[str, bytes], traced: Traced | None) -> None:
+        self._traced = traced
+        everything = [_native.Access(writes=False, op_name="", resource="all", whole=True)]
+        self._calls = {
+            program: [call for call in _native.Audit(content, everything).calls() if not _LIBRARY.match(call.target)]
+            for program, content in programs.items()
+        }
+        known = {name for name, _ in traced.handles} if traced is not None else set()
+        known |= {name for calls in self._calls.values() for call in calls for name in _NAME.findall(call.op_name)}
+        self._names = Names(known)
+
+    def accesses(self) -> dict[str, list[_native.Access]]:
+        """What the audit is told of each program.
+
+        Raises:
+          ValueError: a marked call with a side effect is in the trace and in no program.
+        """
+        seen: set[tuple[str, str | None]] = set()
+        told: dict[str, list[_native.Access]] = {}
+        for program, calls in self._calls.items():
+            told[program] = []
+            for call in calls:
+                for name in self._names.of(call):
+                    if (key := self._key(name, call.target)) is not None:
+                        seen.add(key)
+                        told[program].append(_access(name, call.target, call.name, _operands(self._traced, key)))
+        if self._traced is not None and (gone := self._traced.kept - seen):
+            listed = ", ".join(sorted(f"{target or 'a call'} in {_marks.parse(name)}" for name, target in gone))
+            raise ValueError(
+                f"entangle_jax.audit: the trace has marked calls that the program does not have: {listed}."
+            )
+        return told
+
+    def of_merged(self, report: Report, compiled: str) -> list[_native.Access]:
+        """What else is known of compiled calls that stand for others, and that have kept their own names alone."""
+        told = []
+        for lost in report.lost:
+            if lost.merged_with is None:
+                continue
+            own = self._names.of(lost.merged_with)
+            others = [name for name in self._names.of(lost.call) if name not in own]
+            stays = [call for call in self._calls[compiled] if set(own) & set(self._names.of(call))]
+            for name in others:
+                if (key := self._key(name, lost.call.target)) is not None:
+                    told += [_access(name, c.target, c.name, _operands(self._traced, key)) for c in stays]
+        return told
+
+    def _key(self, name: str, target: str) -> tuple[str, str | None] | None:
+        return (name, target) if self._traced is None else self._traced.key(name, target)
+
+
+def _operands(traced: Traced | None, key: tuple[str, str | None]) -> list[int] | None:
+    """The operands that hold the handle, if all calls of the name have it there."""
+    mark = _marks.parse(key[0])
+    if traced is None or mark is None or not mark.handle:
+        return None
+    places = traced.handles[key]
+    return list(next(iter(places))) or None if len(places) == 1 else None
+
+
+def _access(name: str, target: str, instruction: str, operands: list[int] | None) -> _native.Access:
+    mark = _marks.parse(name)
+    assert mark is not None
+    where: dict[str, Any] = {"whole": True} if operands is None else {"operands": operands}
+    return _native.Access(
+        writes=mark.orders_as_a_write, target=target, name=instruction, resource=mark.resource, **where
+    )

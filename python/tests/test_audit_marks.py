@@ -1,0 +1,112 @@
+"""The audit of a program with marks needs no names, and a proof of it is no weaker for that."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import ordered_programs as programs
+import pytest
+from jax.experimental import io_callback
+
+from entangle_jax import audit, entangle, ordered, reads, testing, writes
+
+SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
+read = reads("slot", handle="token")(testing.read)
+write = writes("slot", handle="token")(testing.write)
+
+
+def program(token):
+    before = read(token)
+    write(token, 1.0)
+    return before, read(token)
+
+
+def test_a_race_between_marked_calls_is_found_and_none_where_they_are_in_order():
+    report = audit(program, testing.slot(0))
+    assert report.races
+    assert {call.kind for race in report.races for call in (race.first, race.second)} == {"read", "write"}
+    audit(ordered(program), testing.slot(0)).raise_if_races()
+    with jax.disable_jit():
+        assert audit(program, testing.slot(0)).races
+
+
+@pytest.mark.parametrize("transform", ["jit", "grad", "vmap", "checkpoint", "scan"])
+def test_a_race_is_found_through_transformations(transform):
+    match transform:
+        case "jit":
+            fn = jax.jit(program)
+        case "grad":
+            fn = lambda token: jax.grad(lambda x: x * sum(program(token)))(1.0)
+        case "vmap":
+            fn = lambda token: jax.vmap(lambda x: x * program(token)[1])(jnp.arange(2.0))
+        case "checkpoint":
+            fn = lambda token: jax.checkpoint(lambda x: x * sum(program(token)))(1.0)
+        case "scan":
+            fn = lambda token: jax.lax.scan(lambda c, _: (c, program(token)), 0, length=2)
+    assert audit(fn, testing.slot(0)).races
+    audit(ordered(fn), testing.slot(0)).raise_if_races()
+
+
+def test_objects_are_told_apart_by_the_handle_and_resources_by_their_names():
+    def fn(a, b):
+        return read(a), write(b, 1.0)
+
+    assert not audit(fn, testing.slot(0), testing.slot(1)).races
+    whole = lambda a, b: (reads("slot")(testing.read)(a), write(b, 1.0))
+    assert audit(whole, testing.slot(0), testing.slot(1)).races
+    other = lambda a, b: (reads("other")(testing.read)(a), write(b, 1.0))
+    assert not audit(other, testing.slot(0), testing.slot(1)).races
+
+
+def test_callbacks_are_told_apart_by_their_marks():
+    get = reads("store")(lambda x: jax.pure_callback(lambda x: x, SCALAR, x))
+    put = writes("store")(lambda x: io_callback(lambda x: x, SCALAR, x))
+    other = writes("other")(lambda x: io_callback(lambda x: x, SCALAR, x))
+    assert audit(lambda x: (get(x), put(x)), 1.0).races
+    assert not audit(lambda x: (get(x), other(x)), 1.0).races
+    audit(ordered(lambda x: (get(x), put(x), get(x))), 1.0).raise_if_races()
+
+
+def test_calls_that_were_merged_count_for_all_the_marks_that_they_had():
+    a, b = reads("a")(testing.read), reads("b")(testing.read)
+
+    def fn(token, changed):
+        return a(token), b(token), writes(changed)(testing.write)(token, 1.0)
+
+    for changed in "ab":
+        report = audit(functools.partial(fn, changed=changed), testing.slot(0))
+        compiled_too = [race for race in report.races if "compiled" in race.programs]
+        assert compiled_too, str(report)
+    assert not [race for race in audit(functools.partial(fn, changed="c"), testing.slot(0)).races]
+
+
+def test_library_calls_in_a_marked_function_are_no_accesses():
+    def fn(token, x):
+        before = reads("slot")(lambda: testing.read(token) + jnp.linalg.cholesky(x).sum())()
+        token = entangle(token, before)
+        return before, writes("slot")(lambda: (testing.write(token, 1.0), jnp.linalg.qr(x)))()
+
+    report = audit(fn, testing.slot(0), jnp.eye(3))
+    assert {call.target for call in report.calls} == {testing.READ_TARGET, testing.WRITE_TARGET, "entangle"}
+
+
+def test_a_lowered_and_a_compiled_program_say_their_marks_too():
+    lowered = jax.jit(program).lower(testing.slot(0))
+    assert audit(lowered).races
+    assert audit(lowered.compile()).races
+    lowered = jax.jit(ordered(program)).lower(testing.slot(0))
+    audit(lowered).raise_if_races()
+
+
+@pytest.mark.parametrize("kind", programs.CONSTRUCTS)
+def test_every_construct_in_order_has_no_race_and_without_order_has_one(kind):
+    body = [("write", 0, 0), ("read", 0, 1), ("write", 2, 0)]
+    branches = programs.BRANCHES.get(kind)
+    block = (kind, 0, *[body] * branches) if branches else (kind, 2, body)
+    fn = programs.function_of([("read", 0, 1), block, ("write", 0, 0), ("read", 0, 0), ("read", 2, 0)])
+    args = jnp.asarray(programs.TOKENS), jnp.asarray(np.arange(50, dtype=np.int32)), jnp.asarray([1, 0], jnp.int32)
+    report = audit(ordered(fn), *args)
+    assert not report.races, str(report)
+    assert report.looked
+    assert audit(fn, *args).races
