@@ -20,7 +20,10 @@ import numpy as np
 from entangle_jax import entangle, testing
 from entangle_jax._audit import Call, audit
 from entangle_jax._info import versions
+from entangle_jax._ordered import ordered
 from entangle_jax._primitive import TARGET
+
+ORDERED = "ordered"
 
 Tie = Callable[..., Any]
 """`tie(payload, *witnesses)` returns the payload, to be used after the witnesses."""
@@ -212,11 +215,12 @@ def _methods() -> Iterator[Method]:
     with contextlib.suppress(ImportError):  # jax 0.10 does not have it
         overlap = importlib.import_module("jax.experimental.overlap")
         yield Method("program_order", scope=overlap.program_order(enforce=True))
-    yield Method("entangle", tie=entangle)
+    yield Method(ORDERED, scope=ordered(reads=[testing.READ_TARGET], writes=[testing.WRITE_TARGET]))
+    yield Method(TARGET, tie=entangle)
 
 
 METHODS = tuple(_methods())
-"""The ways to order native calls that this jax has; the last one is `entangle`."""
+"""The ways to order native calls that this jax has; the last two are ours."""
 
 
 def measure(scenario: Scenario, method: Method, runs: int) -> Result:
@@ -251,8 +255,10 @@ def data_paths(compiled: jax.stages.Compiled, pairs: Sequence[Pair]) -> list[boo
 
 
 def verdict(results: Iterable[Result]) -> tuple[bool, str]:
-    """Whether `entangle` was right in every run of every scenario with a data path in each, and a line that says so."""
+    """Whether `entangle` and `ordered` were right in every run, with a data path in each program, and a line about it."""
     results = list(results)
+    if unproven := [result.scenario for result in results if result.method == ORDERED and not result.proven]:
+        return False, f"{ORDERED} FAILED in: {', '.join(unproven)}"
     ours = [result for result in results if result.method == TARGET]
     failed = [result.scenario for result in ours if not result.proven]
     if failed or not ours:
@@ -275,7 +281,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
         f"scenarios:\n{scenarios}\n\n"
-        "Exit status 0: entangle was right in every run and each of its programs has the data path; otherwise 1."
+        "Exit status 0: entangle and ordered were right in every run, and each program has the data path; otherwise 1."
     )
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec
 import jax
 import jax.numpy as jnp
 
-from entangle_jax import _private
+from entangle_jax import _marks, _private
 from entangle_jax._entangle import entangle
 from entangle_jax._leaves import is_ref, is_token, path_of
 from entangle_jax._past import Past, current_trace
@@ -48,6 +48,10 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 _private.register_exclusion(__file__)
+
+# What an access says of itself to `audit`. The objects are told apart by the token.
+_READS = _marks.Mark(_marks.OF_HANDLES, writes=False, handle=True)
+_WRITES = _marks.Mark(_marks.OF_HANDLES, writes=True, handle=True)
 
 _NEW: Any = object()
 
@@ -124,7 +128,7 @@ class Handle(Generic[T]):
         """
         _expect_callable("read", "fn", fn, "the function to call with the token")
         past = self._past_of("read", after_reads=False)
-        result = fn(self.token, *args, **kwargs)
+        result = _marks.call(_READS, fn, self.token, *args, **kwargs)
         _expect_result("read", fn, result)
         fence = entangle(self.fence, result)
         return result, _made(self.token, fence, past.then("read", writes=False))
@@ -159,7 +163,7 @@ class Handle(Generic[T]):
             _expect_callable("write", "token", token, "a function that takes the new token out of the result")
         past = self._past_of("write", after_reads=True)
         past.check_loop("write")
-        result = fn(self.fence, *args, **kwargs)
+        result = _marks.call(_WRITES, fn, self.fence, *args, **kwargs)
         _expect_result("write", fn, result)
         both = (self.token, self.fence) if token is None else self._renewed(token(result))
         new, fence = entangle(both, result)

@@ -35,6 +35,10 @@ PREFIX = "entangle_jax"
 """Every mark's name begins with it."""
 
 
+OF_HANDLES = "entangle_jax.Handle"
+"""The resource of the accesses through a `Handle`, which are in order by construction."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """What a function does to a resource."""
@@ -215,6 +219,14 @@ def _argument(which: str, fn: Any, handle: str | int) -> tuple[int | None, str |
         f"entangle_jax.{which}: the handle is argument {handle!r}, and {getattr(fn, '__name__', fn)} takes "
         f"{', '.join(p.name for p in parameters) or 'no arguments'}."
     )
+
+
+def call(mark: Mark, fn: Callable[..., R], handle: Any, /, *args: Any, **kwargs: Any) -> R:
+    """Call `fn(handle, *args, **kwargs)` as a function with that mark, whose first argument is the handle."""
+    if _private.trace_state_clean():
+        return fn(handle, *args, **kwargs)
+    args = (handle, *args)
+    return cast("R", _trace(mark, fn, args, kwargs, _leaves_of(args, kwargs, 0, None)))
 
 
 def _leaves_of(args: Any, kwargs: Any, position: int | None, keyword: str | None) -> range:

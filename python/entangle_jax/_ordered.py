@@ -15,13 +15,13 @@ import numpy as np
 
 from entangle_jax import _private
 from entangle_jax._entangle import entangle
-from entangle_jax._leaves import warn_user
 from entangle_jax._ordering import jaxprs, objects, rules  # noqa: F401 (the rules register themselves)
 from entangle_jax._ordering.accesses import CallSpec, Specification
 from entangle_jax._ordering.evaluate import Evaluation
 from entangle_jax._ordering.plan import Planner
 from entangle_jax._ordering.world import World
 from entangle_jax._primitive import NATIVE_PLATFORMS, TARGET
+from entangle_jax._warnings import warn_user
 
 P = ParamSpec("P")
 R = TypeVar("R")

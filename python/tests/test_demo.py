@@ -16,8 +16,8 @@ from entangle_jax.__main__ import main
 from entangle_jax._demo import METHODS, SCENARIOS, Method, Result, add_arguments, data_paths, measure, run, verdict
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
-WITHOUT = [method for method in METHODS if method.name != "entangle"]
-ENTANGLE = METHODS[-1]
+WITHOUT = [method for method in METHODS if method.name not in ("entangle", "ordered")]
+ORDERED, ENTANGLE = METHODS[-2:]
 
 
 @functools.cache
@@ -73,6 +73,11 @@ def test_each_consumer_has_a_data_path_from_each_producer(scenario):
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
 def test_without_entangle_no_pair_has_a_data_path(scenario, method):
     assert with_path(scenario, method) == []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
+def test_ordered_alone_gives_every_pair_a_data_path(scenario):
+    assert with_path(scenario, ORDERED) == list(scenario.pairs)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=name)

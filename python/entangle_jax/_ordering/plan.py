@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from entangle_jax import _marks
 from entangle_jax._ordering import accesses, jaxprs, objects
 from entangle_jax._ordering.objects import Object, Origins
 
@@ -115,7 +116,7 @@ class Planner:
         named = self._specification.of_call(eqn)
         self.seen |= {id(one) for one in named}
         mark = accesses.mark_of(eqn)
-        if mark is not None:
+        if mark is not None and mark.resource != _marks.OF_HANDLES:
             marks = (*marks, self._active(mark, eqn, ins))
         if named or (mark is not None and mark.opaque) or (marks and accesses.is_native(eqn)):
             return self._access(eqn, ins, named, marks), [None] * len(eqn.outvars)
