@@ -7,6 +7,7 @@ LIBRARY holds the floor, a handler that returns at once.
 """
 
 import ctypes
+import functools
 import gc
 import json
 import operator
@@ -46,7 +47,14 @@ def copy(payload, *witnesses):
     return payload.copy()
 
 
+def in_order(payload, *witnesses):
+    """`ordered` stands around a program, not in it."""
+    del witnesses
+    return payload
+
+
 ORDERS = {
+    "ordered": in_order,
     "entangle": entangle,
     "floor": floor,
     "barrier": barrier,
@@ -166,6 +174,58 @@ def trace_and_lower(order, calls=1_000):
     return run, calls
 
 
+def trace_and_lower_in_order(order, calls=1_000, named=True):
+    """From Python to StableHLO: native reads and writes in turns, put in order by hand or by `ordered`."""
+    from entangle_jax import ordered, reads, testing, writes  # noqa: PLC0415 (the published package has none of these)
+
+    read, write = testing.read, testing.write
+    if order is not entangle and not named:
+        read, write = reads("bench.slot")(read), writes("bench.slot")(write)
+
+    def program(token):
+        results = []
+        for i in range(calls // 2):
+            written = write(token, i)
+            if order is entangle:
+                token = entangle(token, written)
+            results.append(read(token))
+            if order is entangle:
+                token = entangle(token, results[-1])
+        return results
+
+    names = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]} if named else {}
+    token = testing.slot(0)
+
+    def run():
+        fn = functools.partial(program)  # a new one each time, or JAX would have the trace at hand
+        jax.jit(ordered(fn, **names) if order is in_order else fn).lower(token)
+
+    return run, calls
+
+
+def mark(order, traced=False, calls=200):
+    """A native read in a marked function, or in one without a mark."""
+    from entangle_jax import reads, testing  # noqa: PLC0415 (the published package has neither)
+
+    read = testing.read if order is nothing else reads("bench.slot")(testing.read)
+    token = testing.slot(0)
+
+    def program(token):
+        for _ in range(calls):
+            result = read(token)
+        return result
+
+    def run():
+        testing.reset()
+        if traced:
+            jax.jit(functools.partial(program)).lower(token)
+        else:
+            program(token).block_until_ready()
+
+    run()
+    return run, calls
+
+
 def compilation(order, calls=1_000, chains=1):
     """From StableHLO to machine code. Tracing and lowering are not timed."""
     shape = jax.ShapeDtypeStruct((8,), jnp.float32)
@@ -235,6 +295,8 @@ PROGRAMS = {
         handle,
         donated,
         trace_and_lower,
+        trace_and_lower_in_order,
+        mark,
         compilation,
         residual_bytes,
         auditing,
