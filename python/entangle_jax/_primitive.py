@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.interpreters import ad, batching, mlir
 
-from entangle_jax import _partitioning, _private
+from entangle_jax import _partitioning, _private, _tpu
 from entangle_jax._leaves import warn_user
 
 _private.register_exclusion(__file__)
@@ -85,6 +85,7 @@ def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, sha
 mlir.register_lowering(entangle_p, _lower_to_barrier)
 for _platform in NATIVE_PLATFORMS:
     mlir.register_lowering(entangle_p, _lower_natively, platform=_platform)
+mlir.register_lowering(entangle_p, _tpu.lower, platform="tpu")
 
 
 # Batching: every operand keeps its own axis, since nothing looks inside.
