@@ -214,8 +214,10 @@ def _lower_kernel(ctx: mlir.LoweringRuleContext, *operands: Any, n: int) -> Any:
     tpu.register_dialect(context)
     with context, mlir.ir.Location.unknown(context):
         module = mlir.ir.Module.parse(kernel)
+    # Each device makes this call by itself: `_tie` saw to that, and jax 0.10 does not see it in each case.
+    alone = ctx.module_context.replace(axis_context=_private.ShardingContext(1))
     results = mosaic.lower_module_to_custom_call(
-        ctx,
+        ctx.replace(module_context=alone),
         *operands,
         module=module,
         out_type=ctx.avals_out,
