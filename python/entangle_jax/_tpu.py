@@ -120,7 +120,7 @@ def _tie(place: _Place, n: int, *arrays: Any) -> list[Any]:
     results = kernel(*held, *awaited) if held else []
 
     # The number is still one, which XLA does not know.
-    is_one = results[-1][0] == 1 if None in taken[:n] else None
+    is_one: Any = results[-1][0] == 1 if None in taken[:n] else None
     parts = iter(results)
     return [
         lax.select(is_one, x, lax.full_like(x, 0))
@@ -161,7 +161,7 @@ def _taken(x: Any) -> _Taken | None:
     if x.dtype.itemsize > 4:
         return None
     if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.name not in _KERNEL_FLOATS:
-        bits = jnp.dtype(f"uint{jnp.finfo(x.dtype).bits}")
+        bits = jnp.dtype(f"uint{jnp.finfo(x.dtype).bits}")  # type: ignore[no-untyped-call]
         return _converted(lax.bitcast_convert_type(x, bits), lambda y: lax.bitcast_convert_type(y, x.dtype))
     return _Taken((x,), lambda y: y)
 

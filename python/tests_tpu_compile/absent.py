@@ -10,6 +10,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+
 @functools.cache
 def chips():
     """Four compile-only chips of TPU v5e."""

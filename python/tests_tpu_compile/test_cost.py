@@ -48,9 +48,7 @@ def test_payload_and_witness_are_taken_in_the_layout_that_they_have(order):
     """A kernel that wants row-major arrays gets copies of all others."""
     argument = array(*LARGE)
     format_ = Format(Layout(order), argument.sharding)
-    compiled_ = jax.jit(
-        entangle, in_shardings=(format_, format_), out_shardings=format_, donate_argnums=0
-    )
+    compiled_ = jax.jit(entangle, in_shardings=(format_, format_), out_shardings=format_, donate_argnums=0)
     hlo = compile_for_tpu(compiled_, argument, argument)
     (call,) = kernels(hlo)
     assert f"{{{order[1]},{order[0]}:" in call.shape
@@ -64,5 +62,7 @@ def test_narrow_arrays_keep_the_layout_that_the_chip_prefers():
 
 def test_ten_leaves_and_ten_witnesses_are_one_kernel():
     leaves = [array(16, dtype=dtype) for dtype in ("float32", "int8", "float16", "bool", "complex64")] * 2
-    hlo = compile_for_tpu(lambda xs, ws: entangle([jnp.logical_not(x) if x.dtype == bool else x * x for x in xs], ws), leaves, leaves)
+    hlo = compile_for_tpu(
+        lambda xs, ws: entangle([jnp.logical_not(x) if x.dtype == bool else x * x for x in xs], ws), leaves, leaves
+    )
     assert len(kernels(hlo)) == 1

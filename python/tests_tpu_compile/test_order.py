@@ -140,7 +140,9 @@ def test_a_witness_of_several_sources_waits_for_each(dtype):
 
     def source(label, token):
         with jax.named_scope(f"call_{label}"):
-            return jax.pure_callback(lambda t: np.zeros(128, np.float32), jax.ShapeDtypeStruct((128,), jnp.float32), token)
+            return jax.pure_callback(
+                lambda t: np.zeros(128, np.float32), jax.ShapeDtypeStruct((128,), jnp.float32), token
+            )
 
     def program(token):
         if dtype == "complex64":

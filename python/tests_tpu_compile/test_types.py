@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from absent import array, compile_for_tpu, kernels, sizes
 
-from entangle_jax import entangle
+from entangle_jax import OrderingWarning, entangle
 
 DTYPES = (
     "bool",
@@ -66,3 +66,41 @@ def test_rare_dtypes_compile_too(dtype, role):
     assert len(kernels(hlo)) == 1
 
 
+@pytest.mark.parametrize("shape", [(), (3, 40)], ids=str)
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_64_bits_are_awaited_by_numbers_and_stay_in_their_fusions(dtype, shape):
+    """XLA takes such arrays apart on TPU, and does not look for them in kernels."""
+    with jax.enable_x64(True):
+        wide, other = array(*shape, dtype=dtype), array(16)
+        for arguments in ((wide, other), (other, wide), (wide, wide)):
+            hlo = compile_for_tpu(lambda x, w: entangle(x + 1, w + 1) + 1, *arguments)
+            (call,) = kernels(hlo)
+            assert call.shape.startswith("f32[16]" if arguments[0] is other else "s32[1]")
+
+
+def test_random_keys():
+    def program(seeds, w):
+        tied = entangle(jax.random.wrap_key_data(seeds), w)
+        assert str(jax.typeof(tied)) == "key<fry>[7]"
+        return jax.random.bits(entangle(jax.random.key(1), tied)), jax.random.key_data(tied)
+
+    hlo = compile_for_tpu(program, array(7, 2, dtype="uint32"), array(3))
+    assert {call.shape[:8] for call in kernels(hlo)} == {"u32[7,2]", "u32[2]{0"}
+
+
+def test_batched_arrays_keep_their_axes_and_weak_types_stay_weak():
+    def program(x, w):
+        weak = entangle(1.0, w)
+        assert jax.typeof(weak).weak_type
+        return jax.vmap(entangle, in_axes=(1, 0), out_axes=1)(x, w) * weak
+
+    hlo = compile_for_tpu(program, array(3, 8), array(8))
+    assert {call.shape[:8] for call in kernels(hlo)} == {"f32[3,8]", "f32[1]{0"}
+
+
+def test_leaves_without_elements_do_no_harm():
+    def program(x, empty, w):
+        with pytest.warns(OrderingWarning, match="no elements"):
+            return entangle((x, empty), w)
+
+    assert len(kernels(compile_for_tpu(program, array(3), array(0, 5), array(2)))) == 1
