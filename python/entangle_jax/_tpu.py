@@ -43,7 +43,7 @@ def lower(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[i
     avals = [place.seen_as(ctx.avals_in[i]) for i in arrays]
     ctx_of_arrays = ctx.replace(avals_in=avals, avals_out=avals[: len(payload)])
     with jax.sharding.use_abstract_mesh(place.mesh):
-        tied = mlir.lower_fun(functools.partial(_tie, place, len(payload)))(
+        tied = mlir.lower_fun(functools.partial(_tie_on_device, place, len(payload)))(
             ctx_of_arrays, *(operands[i] for i in arrays)
         )
     results = list(operands[:n])
@@ -68,7 +68,7 @@ class _Place:
 
     def seen_as(self, aval: Any) -> Any:
         """The type of an array, with its sharding where that is known and matters."""
-        plain = jax.core.ShapedArray(aval.shape, aval.dtype)
+        plain = jax.core.ShapedArray(aval.shape, aval.dtype, memory_space=aval.memory_space)
         return plain if self.specs is None else plain.update(sharding=aval.sharding)
 
     def on_each_device(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
@@ -92,12 +92,24 @@ def _place(ctx: mlir.LoweringRuleContext, avals: Sequence[Any]) -> _Place:
     elif not isinstance(context, _private.ShardingContext) or context.num_devices == 1:
         return _LOCAL
     elif mesh is None or mesh.size != context.num_devices:
-        mesh = AbstractMesh((context.num_devices,), ("devices",))
+        mesh = AbstractMesh((context.num_devices,), ("devices",), axis_types=(AxisType.Auto,))
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     place = _Place(mesh, None)
     if all(types[axis] == AxisType.Explicit for axis in place.axes):
         return dataclasses.replace(place, specs=tuple(aval.sharding.spec for aval in avals))
     return place
+
+
+def _tie_on_device(place: _Place, n: int, *arrays: Any) -> list[Any]:
+    """`_tie` for arrays in any memory. A kernel takes those in the memory of the device: what is elsewhere goes there."""
+    spaces = [jax.typeof(x).memory_space for x in arrays]
+    on_device = [_moved(x, jax.memory.Space.Device) for x in arrays]
+    tied = _tie(place, n, *on_device)
+    return [_moved(x, space) for x, space in zip(tied, spaces, strict=False)]
+
+
+def _moved(x: Any, space: Any) -> Any:
+    return x if jax.typeof(x).memory_space == space else jax.device_put(x, space)
 
 
 def _tie(place: _Place, n: int, *arrays: Any) -> list[Any]:

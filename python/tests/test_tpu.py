@@ -54,8 +54,8 @@ SPECIAL = {
     "int64": [-(2**63), 0, 2**63 - 1],
     "uint64": [0, 1, 2**64 - 1],
     **{f"float8_{kind}": FLOATS for kind in ("e4m3fn", "e5m2", "e4m3b11fnuz")},
-    **{name: FLOATS for name in ("bfloat16", "float16", "float32", "float64")},
-    **{name: COMPLEX for name in ("complex64", "complex128")},
+    **dict.fromkeys(("bfloat16", "float16", "float32", "float64"), FLOATS),
+    **dict.fromkeys(("complex64", "complex128"), COMPLEX),
 }
 
 
@@ -131,6 +131,16 @@ def test_leaves_without_elements_stay_as_they_are():
     text = jitted(lowering_platforms=("tpu",)).as_text(debug_info=True)
     ((operands, _),) = kernels(text)
     assert operands == ["tensor<3xf32>"]
+
+
+def test_arrays_in_host_memory_go_through_that_of_the_device():
+    host = NamedSharding(jax.make_mesh((1,), ("i",)), P(), memory_kind="pinned_host")
+    x = jax.ShapeDtypeStruct((3, 5), jnp.float32, sharding=host)
+    text = lowered(lambda x, w: entangle(x, w), x, jax.ShapeDtypeStruct((7,), jnp.int8, sharding=host))
+    ((operands, _),) = kernels(text)
+    assert operands == ["tensor<3x5xf32>", "tensor<7xi8>"]
+    assert text.count('_xla_buffer_placement = "device"') == 2
+    assert '_xla_buffer_placement = "pinned_host"' in text
 
 
 def test_xla_tokens_cannot_be_ordered_there_and_that_is_said():

@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absent import array, compile_for_tpu, kernels, paths
+from absent import STATUS, array, compile_for_tpu, kernels, paths, read, write
 from jax.experimental import io_callback
 
 from entangle_jax import Handle, entangle
 
-STATUS = jax.ShapeDtypeStruct((), jnp.int32)
 TOKEN = array(dtype="int32")
 
 
@@ -20,16 +19,6 @@ def nothing(payload, *witnesses):
 
 def barrier(payload, *witnesses):
     return jax.lax.optimization_barrier((payload, *witnesses))[0]
-
-
-def read(token, label):
-    with jax.named_scope(f"call_{label}"):
-        return jax.pure_callback(lambda t: t, STATUS, token)
-
-
-def write(token, value, label):
-    with jax.named_scope(f"call_{label}"):
-        return io_callback(lambda t, v: t, STATUS, token, value)
 
 
 def read_write_read(tie):

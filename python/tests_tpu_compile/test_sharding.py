@@ -4,7 +4,7 @@ import compiled
 import jax
 import jax.numpy as jnp
 import pytest
-from absent import array, compile_for_tpu, kernels, mesh_of, sizes
+from absent import array, compile_for_tpu, kernels, mesh_of, paths, read, sizes, write
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -93,3 +93,32 @@ def test_some_axes_manual_and_the_others_in_the_type():
         hlo = compile_for_tpu(local, array(32, 128, mesh=mesh, spec=("x", "y")), array(64, mesh=mesh, spec="y"))
     assert_kernel_of(hlo, "f32[16,64]")
     assert compiled.collectives(hlo) == []
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_a_call_of_the_host_is_awaited_by_all_chips(kind):
+    """It is one chip that calls the host; the others wait for it by what that one sends them."""
+    mesh = mesh_of("x", "y", types=(kind, kind))
+
+    def program(token, x):
+        before = read(token, "before")
+        done = write(entangle(token, before), token, "write")
+        return entangle(x * 2, done), read(entangle(token, done), "after")
+
+    arguments = array(dtype="int32", mesh=mesh), array(32, 128, mesh=mesh, spec=("x", "y"))
+    with jax.set_mesh(mesh):
+        hlo = compile_for_tpu(program, *arguments)
+    found = paths(hlo)
+    assert "call_before" in found["call_write"]
+    assert "call_write" in found["call_after"]
+    assert set(exchanged(hlo)) == {1}
+
+
+def test_shardings_that_stand_at_the_jit_alone():
+    mesh = mesh_of("x", "y")
+    shardings = tuple(array(1, mesh=mesh, spec=(axis,)).sharding for axis in ("x", "y"))
+    shapes = jax.ShapeDtypeStruct((32, 128), jnp.float32), jax.ShapeDtypeStruct((64,), jnp.float32)
+    hlo = compile_for_tpu(jax.jit(program, in_shardings=shardings), *shapes)
+    (call,) = kernels(hlo)
+    assert call.shape.startswith("s32[1]")
+    assert exchanged(hlo) == [1]

@@ -104,3 +104,15 @@ def test_leaves_without_elements_do_no_harm():
             return entangle((x, empty), w)
 
     assert len(kernels(compile_for_tpu(program, array(3), array(0, 5), array(2)))) == 1
+
+
+@pytest.mark.parametrize("on_host", ["payload", "witness", "both"])
+def test_arrays_in_the_memory_of_the_host_go_through_that_of_the_chip(on_host):
+    def placed(role):
+        host = on_host in (role, "both")
+        return array(256, 512, memory_kind="pinned_host" if host else None)
+
+    payload, witness = placed("payload"), placed("witness")
+    hlo = compile_for_tpu(entangle, payload, witness, out_shardings=payload.sharding)
+    assert len(kernels(hlo)) == 1
+    assert ("S(5)" in hlo.split("->")[1].split("}}")[0]) == (on_host != "witness"), "not where it was"
