@@ -101,7 +101,7 @@ def _place(ctx: mlir.LoweringRuleContext, avals: Sequence[Any]) -> _Place:
 
 
 def _tie_on_device(place: _Place, n: int, *arrays: Any) -> list[Any]:
-    """`_tie` for arrays in any memory. A kernel takes those in the memory of the device: what is elsewhere goes there."""
+    """`_tie` for arrays in any memory: a kernel takes those on the device, so what is elsewhere goes there."""
     spaces = [jax.typeof(x).memory_space for x in arrays]
     on_device = [_moved(x, jax.memory.Space.Device) for x in arrays]
     tied = _tie(place, n, *on_device)

@@ -16,7 +16,7 @@ from jax.interpreters import mlir
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from entangle_jax import OrderingWarning, _tpu, entangle
+from entangle_jax import OrderingWarning, _tpu, entangle, testing
 
 mlir.register_lowering(_tpu._kernel_p, lambda ctx, *operands, n: operands[:n], platform="cpu")
 
@@ -210,3 +210,9 @@ jax.jit(lambda x, w: entangle(x, w)).trace(1.0, 2.0).lower(lowering_platforms=("
 assert not any("pallas" in name for name in sys.modules)
 """
     fresh.run(code)
+
+
+def test_slots_say_that_they_are_not_there():
+    for program in (testing.read, lambda token: testing.write(token, 1.0)):
+        with pytest.raises(NotImplementedError, match="no slots on TPU.*io_callback"):
+            lowered(program, testing.slot(0))
