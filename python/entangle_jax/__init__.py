@@ -18,7 +18,8 @@ from entangle_jax._native import __version__
 
 if TYPE_CHECKING:
     from entangle_jax import testing
-    from entangle_jax._audit import RaceError, Report, audit
+    from entangle_jax._audit import audit
+    from entangle_jax._audit_report import RaceError, Report
     from entangle_jax._handle import Handle
 
 _registration.register()
@@ -37,7 +38,13 @@ __all__ = [
 
 
 # Imported when they are used, so that no program pays for what it does not need.
-_LATER = {"Handle": "_handle", "RaceError": "_audit", "Report": "_audit", "audit": "_audit", "testing": "testing"}
+_LATER = {
+    "Handle": "_handle",
+    "RaceError": "_audit_report",
+    "Report": "_audit_report",
+    "audit": "_audit",
+    "testing": "testing",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from entangle_jax import _native
-from entangle_jax._audit import COMPILED, WRITTEN, Report, TargetSpec, audit_programs
+from entangle_jax._audit import COMPILED, WRITTEN, Report, audit_programs
 
 _FLAGS = "XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_proto'"
 
@@ -20,24 +20,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             option,
             action="append",
             default=[],
-            type=_target,
-            metavar="TARGET[:OPERAND,...]",
-            help=f"a native target {what}, and the operands that hold its handles (default: 0); may be repeated",
+            metavar="[RESOURCE=]TARGET[:OBJECT]",
+            help=f"a native target {what}. OBJECT says which: the operands that hold its handle, such as 0 or 0,2 "
+            "(default: 0); @NAME, an attribute that names it; or * if all calls of the target touch one object. All "
+            "calls of one RESOURCE touch one object, unless OBJECT says otherwise. May be repeated",
         )
+    parser.add_argument(
+        "--same",
+        action="append",
+        default=[],
+        type=_numbers,
+        metavar="N,M",
+        help="arguments of the program, by their numbers from 0, that are one object, as the token and the fence of a "
+        "Handle are; needed where they have no names. May be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--svg", type=Path, metavar="OUT", help="draw the picture of the one program to this file")
     parser.epilog = (
         f"XLA writes such files when it is run with {_FLAGS}.\n"
         "Where one file is a program as written (before optimizations) and another the same one compiled, the two are\n"
         "reported on together.\n"
-        "Exit status 0: no race; 1: a race; 2: a file cannot be read, or no file calls any target that was given."
+        "Exit status 0: no race; 1: a race; 2: a file cannot be read, a target is named that no file\n"
+        "calls, or reads are named and no writes."
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Report on every program. Returns the exit status."""
     try:
-        reports = _reports(arguments.files, arguments.reads, arguments.writes)
+        reports = _reports(arguments)
         if arguments.svg:
             if len(reports) != 1:
                 raise ValueError(f"--svg draws one program, and the files hold {len(reports)}")
@@ -51,38 +62,38 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n\n".join(map(str, reports)))
     if any(report.races for report in reports):
         return 1
-    if (arguments.reads or arguments.writes) and not any(report.looked for report in reports):
-        print("entangle_jax audit: no file calls any of the targets that were given", file=sys.stderr)
-        return 2
     return 0
 
 
-def _target(text: str) -> TargetSpec:
-    name, _, operands = text.rpartition(":")
-    if name and operands.replace(",", "").isdigit():
-        return name, [int(operand) for operand in operands.split(",")]
-    return text
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
-def _reports(files: list[Path], reads: list[TargetSpec], writes: list[TargetSpec]) -> list[Report]:
+def _reports(arguments: argparse.Namespace) -> list[Report]:
     """One report for each program, whose two forms are told by what they hold, not by the names of their files."""
+    accesses = {
+        what: [_native.Access.parse(text, writes=what == "writes") for text in getattr(arguments, what)]
+        for what in ("reads", "writes")
+    }
     modules: dict[tuple[str, int], list[tuple[str, bytes]]] = {}
-    for file in files:
+    called: set[str] = set()
+    for file in arguments.files:
         try:
             program = _read(file)
-            read = _native.Audit(program, [], [], [])
+            read = _native.Audit(program, [])
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from error
         form = COMPILED if read.is_scheduled else WRITTEN
         modules.setdefault((read.module, read.id), []).append((form, program))
+        called.update(read.targets)
     reports = []
     for programs in modules.values():
         forms = dict(programs)
         if len(forms) == len(programs):
-            ordered = {form: forms[form] for form in (WRITTEN, COMPILED) if form in forms}
-            reports.append(audit_programs(ordered, reads, writes))
+            reported = [{form: forms[form] for form in (WRITTEN, COMPILED) if form in forms}]
         else:  # several programs of one name, from several processes
-            reports += [audit_programs({form: program}, reads, writes) for form, program in programs]
+            reported = [{form: program} for form, program in programs]
+        reports += [audit_programs(one, **accesses, same=arguments.same, called_elsewhere=called) for one in reported]
     return reports
 
 

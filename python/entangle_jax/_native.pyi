@@ -20,17 +20,146 @@ def slots_reset(value: float) -> None:
 def slots_log() -> list[tuple[str, int, float, str | None]]:
     """`(op, slot, value, label)` of every access since the last reset, in the order in which they ran."""
 
+class Access:
+    """What some native calls do, and to which object. The rules are those of `entangle_audit::Access`."""
+
+    def __new__(
+        cls,
+        *,
+        writes: bool,
+        target: str | None = None,
+        op_name: str | None = None,
+        name: str | None = None,
+        resource: str | None = None,
+        operands: list[int] | None = None,
+        attribute: str | None = None,
+        whole: bool = False,
+    ) -> Access:
+        """Of the calls for which all that is given of `target`, `op_name` and `name` holds.
+
+        Args:
+          writes: whether they change the object.
+          target: the name that the native code is registered under.
+          op_name: a part of JAX's name for the call.
+          name: the name of the instruction.
+          resource: the name of what they touch.
+          operands: what these hold is the object, among those of the resource.
+          attribute: the object is what this attribute names, among those of the resource.
+          whole: they touch all of the resource, or any object if there is none. So do calls of a resource of which
+            nothing else is said; without a resource those touch what operand 0 holds.
+
+        Raises:
+          ValueError: no call is named, or the object in two ways.
+        """
+
+    @staticmethod
+    def parse(text: str, writes: bool) -> Access:
+        """Read `[RESOURCE=]TARGET[:OBJECT]`. Raises `ValueError` if it is something else."""
+
+    @property
+    def writes(self) -> bool: ...
+    @property
+    def target(self) -> str | None: ...
+    @property
+    def resource(self) -> str | None: ...
+
+class Source:
+    """A line of source code."""
+
+    file: str
+    line: int
+    function: str
+
+class Call:
+    """A native call."""
+
+    name: str
+    target: str
+    kind: str
+    """`"read"`, `"write"` or `"entangle"`."""
+    place: tuple[str, ...]
+    sources: tuple[Source, ...]
+    op_name: str
+    reads: list[int]
+    """The objects that it reads, by their positions in `Audit.objects`."""
+    writes: list[int]
+
+class Object:
+    """Something that native calls touch."""
+
+    name: str
+    may_be: list[int]
+    """The others that may be the same one."""
+
+class Race:
+    """Two calls, by their positions, without a data path."""
+
+    first: int
+    second: int
+    handle: str
+    later_iteration_of: str | None
+    unproven: str | None
+    """`"control edge"`, `"schedule"` or nothing."""
+
+class Races:
+    """The races, and how many more there are than are listed."""
+
+    list: list[Race]
+    more: int
+
+class PayloadLeaf:
+    """A leaf of a payload, and the copy of it if there is one."""
+
+    bytes: int
+    has_elements: bool
+    copied_by: str | None
+    why: str | None
+    whom: str | None
+
+class Cost:
+    """What one call of `entangle` cost."""
+
+    call: int
+    payload: list[PayloadLeaf]
+    witnesses: int
+    dropped_witnesses: list[int]
+    transposes: list[str]
+    collectives: list[str]
+
+class Graph:
+    """Arrows between calls, without those that others imply, and how many calls were left out."""
+
+    edges: list[tuple[int, int]]
+    more: int
+
+class Lost:
+    """A call that the compiled program lacks, and the one that it was merged with, if with one."""
+
+    call: int
+    merged_with: int | None
+
 class Audit:
-    """One program, read and followed. `entangle_jax._audit` gives names to these answers."""
+    """One program, read and followed. `entangle_jax._audit` gives words to these answers."""
 
     def __new__(
         cls,
         program: bytes,
-        reads: list[tuple[str, list[int]]],
-        writes: list[tuple[str, list[int]]],
-        others: list[str],
+        accesses: list[Access],
+        *,
+        same: list[list[int]] = ...,
+        pair_by_name: bool = True,
     ) -> Audit:
-        """Read a serialized `HloModuleProto` or `HloProto`. Raises `ValueError` for anything else."""
+        """Read a serialized `HloModuleProto` or `HloProto`.
+
+        Args:
+          program: the bytes.
+          accesses: what its calls do. All others are not looked at.
+          same: groups of arguments, by their numbers, that are one object.
+          pair_by_name: arguments whose names differ in `.token` and `.fence` alone are one object too.
+
+        Raises:
+          ValueError: the bytes are something else, or a call does not have the operand or attribute asked for.
+        """
 
     @property
     def module(self) -> str: ...
@@ -43,32 +172,23 @@ class Audit:
         """The targets of all native calls, looked at or not."""
 
     @property
+    def arguments(self) -> list[str]:
+        """JAX's names of the arguments, by their numbers; empty where there is none."""
+
+    @property
     def instructions(self) -> int: ...
     @property
     def is_scheduled(self) -> bool: ...
-    def calls(
-        self,
-    ) -> list[tuple[str, str, str, tuple[str, ...], tuple[tuple[str, int, str], ...], str, tuple[str, ...]]]:
-        """(name, target, kind, place, sources, op_name, handles) of each native call."""
-
-    def races(self) -> tuple[list[tuple[int, int, str, str | None, str | None]], int]:
-        """(first, second, handle, loop, what orders them without proof) of each race, and how many more there are."""
-
+    def calls(self) -> list[Call]: ...
+    def objects(self) -> list[Object]: ...
+    def races(self) -> Races: ...
     def all_ordered(self, firsts: list[int], seconds: list[int], later_iteration: bool) -> bool | None:
         """Whether each of `seconds` comes after each of `firsts` by data; None if there is no such pair."""
 
-    def costs(
-        self,
-    ) -> list[
-        tuple[int, list[tuple[int, tuple[str, str, str | None] | None, bool]], int, list[int], list[str], list[str]]
-    ]:
-        """(call, payload leaves, witnesses, dropped witnesses, transposes, collectives) of each call of `entangle`."""
-
-    def graph(self) -> tuple[list[tuple[int, int]], int]:
-        """Arrows between calls, without those that others imply, and how many calls were left out."""
-
-    def lost(self, compiled: Audit) -> list[tuple[int, int | None]]:
-        """Calls of this program that `compiled` lacks, and in which call each was merged if in one."""
+    def costs(self) -> list[Cost]: ...
+    def graph(self) -> Graph: ...
+    def lost(self, compiled: Audit) -> list[Lost]:
+        """Calls of this program that `compiled` lacks."""
 
 def draw(dot: str) -> str:
     """Draw a graph in the DOT language as SVG. Raises `ValueError` if it cannot."""

@@ -80,3 +80,22 @@ def sdy() -> Any:
     0.4.36.
     """
     return importlib.import_module("jaxlib.mlir.dialects.sdy")
+
+
+def kept_arguments(stage: Any) -> list[int] | None:
+    """The positions, among all leaves of the arguments, of those that the program of a `Lowered` or `Compiled` has.
+
+    `jax.stages` says what the arguments are and not which of them jit left out. None if this jax says it elsewhere.
+    There since 0.4.
+    """
+    lowering = getattr(stage, "_lowering", None)
+    kept = getattr(lowering, "compile_args", {}).get("kept_var_idx")
+    if kept is None:
+        kept = getattr(getattr(stage, "_executable", None), "_kept_var_idx", None)
+    return None if kept is None else sorted(kept)
+
+
+def registered_targets() -> set[str]:
+    """The native targets that are registered in this process: jax has no public list of them. There since 0.5."""
+    listed: Any = _take("jaxlib.xla_client", "custom_call_targets")
+    return {target for platform in ("Host", "CUDA", "ROCM") for target in listed(platform)}

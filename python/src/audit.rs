@@ -1,47 +1,183 @@
-//! `entangle_audit` for Python: the answers as tuples and dictionaries, which `entangle_jax/_audit.py` gives names and words.
+//! `entangle_audit` for Python: its answers as classes with the names that they have there. `entangle_jax/_audit_report.py` says what they mean.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use entangle_audit::{CopyReason, Cost, Fate, Kind, Module, Target, Targets, Unproven};
+use entangle_audit::{CopyReason, Fate, Kind, Known, Module, Unproven};
 use layout::backends::svg::SVGWriter;
 use layout::gv::{DotParser, GraphBuilder};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+/// What some native calls do, and to which object: see `entangle_audit::Access`.
+#[pyclass(frozen, eq, module = "entangle_jax._native")]
+#[derive(Clone, PartialEq)]
+pub(crate) struct Access(entangle_audit::Access);
+
+#[pymethods]
+impl Access {
+    /// All that is given of `target`, `op_name` and `name` must hold for a call. Without `operands`, `attribute` and `whole` it touches all of
+    /// the resource, or without a resource what its operand 0 holds.
+    #[new]
+    #[pyo3(signature = (
+        *, writes, target=None, op_name=None, name=None, resource=None, operands=None, attribute=None, whole=false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn new(
+        writes: bool,
+        target: Option<String>,
+        op_name: Option<String>,
+        name: Option<String>,
+        resource: Option<String>,
+        operands: Option<Vec<usize>>,
+        attribute: Option<String>,
+        whole: bool,
+    ) -> PyResult<Self> {
+        if target.is_none() && op_name.is_none() && name.is_none() {
+            return Err(PyValueError::new_err("an access is of no call: wanted a target, an op_name or a name"));
+        }
+        let object = match (operands, attribute, whole) {
+            (None, None, false) => entangle_audit::Object::Default,
+            (None, None, true) => entangle_audit::Object::Whole,
+            (Some(operands), None, false) => entangle_audit::Object::Operands(operands),
+            (None, Some(attribute), false) => entangle_audit::Object::Attribute(attribute),
+            _ => return Err(PyValueError::new_err("an object is named by operands, or an attribute, or is the whole")),
+        };
+        let calls = entangle_audit::Calls { target, op_name, name };
+        Ok(Self(entangle_audit::Access { calls, writes, resource, object }))
+    }
+
+    /// Reads `[RESOURCE=]TARGET[:OBJECT]`.
+    #[staticmethod]
+    fn parse(text: &str, writes: bool) -> PyResult<Self> {
+        entangle_audit::Access::parse(text, writes).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    #[getter]
+    fn writes(&self) -> bool {
+        self.0.writes
+    }
+
+    #[getter]
+    fn target(&self) -> Option<&str> {
+        self.0.calls.target.as_deref()
+    }
+
+    #[getter]
+    fn resource(&self) -> Option<&str> {
+        self.0.resource.as_deref()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// A line of source code.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+#[derive(Clone)]
+pub(crate) struct Source {
+    file: String,
+    line: u32,
+    function: String,
+}
+
+/// A native call. Calls from the same lines share the tuples that say so.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+pub(crate) struct Call {
+    name: String,
+    target: String,
+    kind: &'static str,
+    place: Py<PyTuple>,
+    sources: Py<PyTuple>,
+    op_name: String,
+    reads: Vec<usize>,
+    writes: Vec<usize>,
+}
+
+/// Something that native calls touch.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+pub(crate) struct Object {
+    name: String,
+    may_be: Vec<usize>,
+}
+
+/// Two calls without a data path.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+#[derive(Clone)]
+pub(crate) struct Race {
+    first: usize,
+    second: usize,
+    handle: String,
+    later_iteration_of: Option<String>,
+    unproven: Option<&'static str>,
+}
+
+/// The races, and how many more there are than are listed.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+pub(crate) struct Races {
+    list: Vec<Race>,
+    more: usize,
+}
+
+/// A leaf of a payload.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+#[derive(Clone)]
+pub(crate) struct PayloadLeaf {
+    bytes: u64,
+    has_elements: bool,
+    copied_by: Option<String>,
+    why: Option<&'static str>,
+    whom: Option<String>,
+}
+
+/// What one call of `entangle` cost.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+pub(crate) struct Cost {
+    call: usize,
+    payload: Vec<PayloadLeaf>,
+    witnesses: usize,
+    dropped_witnesses: Vec<usize>,
+    transposes: Vec<String>,
+    collectives: Vec<String>,
+}
+
+/// Arrows between calls, without those that others imply, and how many calls were left out.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+pub(crate) struct Graph {
+    edges: Vec<(usize, usize)>,
+    more: usize,
+}
+
+/// A call that the compiled program lacks, and the one that it was merged with, if with one.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+pub(crate) struct Lost {
+    call: usize,
+    merged_with: Option<usize>,
+}
+
 /// One program, read and followed.
 #[pyclass(frozen, module = "entangle_jax._native")]
 pub(crate) struct Audit(entangle_audit::Audit);
 
-/// (name, target, kind, place, sources as (file, line, function), `op_name`, handles); all lists are tuples, and calls from the same lines share them
-type Call<'py> =
-    (&'py str, &'py str, &'static str, Bound<'py, PyTuple>, Bound<'py, PyTuple>, &'py str, Bound<'py, PyTuple>);
-/// (first, second, handle, loop, what orders them without proof)
-type Race = (usize, usize, String, Option<String>, Option<&'static str>);
-/// (bytes, (copy, why, by whom) if it was copied, whether it has elements)
-type Leaf = (u64, Option<(String, &'static str, Option<String>)>, bool);
-/// (call, payload, witnesses, dropped witnesses, transposes, collectives)
-type CostOfCall = (usize, Vec<Leaf>, usize, Vec<usize>, Vec<String>, Vec<String>);
-
 #[pymethods]
 impl Audit {
-    /// Reads a serialized `HloModuleProto` or `HloProto`. A target is a name and the operands that hold its handles.
+    /// Reads a serialized `HloModuleProto` or `HloProto`.
     #[new]
+    #[pyo3(signature = (program, accesses, *, same=Vec::new(), pair_by_name=true))]
     fn new(
         py: Python<'_>,
         program: &[u8],
-        reads: Vec<(String, Vec<usize>)>,
-        writes: Vec<(String, Vec<usize>)>,
-        others: Vec<String>,
+        accesses: Vec<PyRef<'_, Access>>,
+        same: Vec<Vec<usize>>,
+        pair_by_name: bool,
     ) -> PyResult<Self> {
-        let targets = |list: Vec<(String, Vec<usize>)>| {
-            list.into_iter().map(|(name, operands)| Target { name, operands }).collect()
-        };
-        let targets = Targets { reads: targets(reads), writes: targets(writes), others, ..Targets::default() };
-        away(py, || Module::parse(program).and_then(|module| entangle_audit::Audit::new(module, &targets)))?
+        let accesses = accesses.iter().map(|access| access.0.clone()).collect();
+        let known = Known { accesses, same, pair_by_name, ..Known::default() };
+        away(py, || Module::parse(program).and_then(|module| entangle_audit::Audit::new(module, &known)))?
             .map(Self)
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
@@ -62,6 +198,11 @@ impl Audit {
     }
 
     #[getter]
+    fn arguments(&self) -> Vec<String> {
+        self.0.module().arguments()
+    }
+
+    #[getter]
     fn instructions(&self) -> usize {
         self.0.module().len()
     }
@@ -71,52 +212,54 @@ impl Audit {
         self.0.module().is_scheduled()
     }
 
-    fn calls<'py>(&'py self, py: Python<'py>) -> PyResult<Vec<Call<'py>>> {
+    fn calls(&self, py: Python<'_>) -> PyResult<Vec<Call>> {
         let mut places = HashMap::new();
         let mut sources = HashMap::new();
-        self.0
-            .calls()
-            .iter()
-            .map(|call| {
-                let place = made_once(&mut places, call.place.as_ptr(), || PyTuple::new(py, call.place.iter()))?;
-                let source = made_once(&mut sources, call.source.as_ptr(), || {
-                    PyTuple::new(py, call.source.iter().map(|s| (&s.file, s.line, &s.function)))
-                })?;
-                let kind = match call.kind {
+        let tuple = |tuple: PyResult<Bound<'_, PyTuple>>| tuple.map(Bound::unbind);
+        let calls = self.0.calls().iter().map(|call| {
+            let place = made_once(py, &mut places, call.place.as_ptr(), || tuple(PyTuple::new(py, call.place.iter())))?;
+            let sources = made_once(py, &mut sources, call.source.as_ptr(), || {
+                let lines = call.source.iter().cloned();
+                let lines = lines.map(|s| Py::new(py, Source { file: s.file, line: s.line, function: s.function }));
+                tuple(PyTuple::new(py, lines.collect::<PyResult<Vec<_>>>()?))
+            })?;
+            Ok(Call {
+                name: call.name.clone(),
+                target: call.target.clone(),
+                kind: match call.kind {
                     Kind::Read => "read",
                     Kind::Write => "write",
                     Kind::Entangle => "entangle",
-                    Kind::Other => "other",
-                };
-                Ok((
-                    call.name.as_str(),
-                    call.target.as_str(),
-                    kind,
-                    place,
-                    source,
-                    call.op_name.as_str(),
-                    PyTuple::new(py, call.handles.iter())?,
-                ))
+                },
+                place,
+                sources,
+                op_name: call.op_name.clone(),
+                reads: call.reads.clone(),
+                writes: call.writes.clone(),
             })
-            .collect()
+        });
+        calls.collect()
     }
 
-    /// The races, and how many more there are than are listed.
-    fn races(&self, py: Python<'_>) -> PyResult<(Vec<Race>, usize)> {
+    /// What the calls touch.
+    fn objects(&self, py: Python<'_>) -> PyResult<Vec<Object>> {
+        let objects = away(py, || self.0.objects())?;
+        Ok(objects.into_iter().map(|object| Object { name: object.name, may_be: object.may_be }).collect())
+    }
+
+    fn races(&self, py: Python<'_>) -> PyResult<Races> {
         let races = away(py, || self.0.races())?;
-        let list = races
-            .list
-            .into_iter()
-            .map(|race| {
-                let unproven = match race.unproven {
-                    Unproven::Nothing => None,
-                    Unproven::ControlEdge => Some("control edge"),
-                    Unproven::Schedule => Some("schedule"),
-                };
-                (race.first, race.second, race.handle, race.later_iteration_of, unproven)
-            })
-            .collect();
-        Ok((list, races.more))
+        let list = races.list.into_iter().map(|race| Race {
+            first: race.first,
+            second: race.second,
+            handle: race.handle,
+            later_iteration_of: race.later_iteration_of,
+            unproven: race.unproven.map(|unproven| match unproven {
+                Unproven::ControlEdge => "control edge",
+                Unproven::Schedule => "schedule",
+            }),
+        });
+        Ok(Races { list: list.collect(), more: races.more })
     }
 
     /// Whether each of `seconds` comes after each of `firsts` by data, in later iterations of the loops around both if so asked; None if
@@ -132,32 +275,55 @@ impl Audit {
         away(py, || self.0.all_ordered(&firsts, &seconds, later_iteration))
     }
 
-    fn costs(&self, py: Python<'_>) -> PyResult<Vec<CostOfCall>> {
-        Ok(away(py, || self.0.costs())?.into_iter().map(cost).collect())
+    fn costs(&self, py: Python<'_>) -> PyResult<Vec<Cost>> {
+        let costs = away(py, || self.0.costs())?;
+        let costs = costs.into_iter().map(|cost| Cost {
+            call: cost.call,
+            payload: cost.payload.into_iter().map(payload_leaf).collect(),
+            witnesses: cost.witnesses,
+            dropped_witnesses: cost.dropped_witnesses,
+            transposes: cost.transposes,
+            collectives: cost.collectives,
+        });
+        Ok(costs.collect())
     }
 
-    /// Arrows between calls, without those that others imply, and how many calls were left out.
-    fn graph(&self, py: Python<'_>) -> PyResult<(Vec<(usize, usize)>, usize)> {
+    fn graph(&self, py: Python<'_>) -> PyResult<Graph> {
         let graph = away(py, || self.0.graph())?;
-        Ok((graph.edges, graph.more))
+        Ok(Graph { edges: graph.edges, more: graph.more })
     }
 
-    /// Calls of this program, as written, that `compiled` lacks, and in which call each was merged if in one.
-    fn lost(&self, py: Python<'_>, compiled: &Self) -> PyResult<Vec<(usize, Option<usize>)>> {
+    /// Calls of this program, as written, that `compiled` lacks.
+    fn lost(&self, py: Python<'_>, compiled: &Self) -> PyResult<Vec<Lost>> {
         let lost = away(py, || entangle_audit::lost(&self.0, &compiled.0))?;
-        Ok(lost.into_iter().map(|lost| (lost.call, lost.merged_with)).collect())
+        Ok(lost.into_iter().map(|lost| Lost { call: lost.call, merged_with: lost.merged_with }).collect())
     }
 }
 
+pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Access>()?;
+    module.add_class::<Audit>()?;
+    module.add_class::<Call>()?;
+    module.add_class::<Cost>()?;
+    module.add_class::<Graph>()?;
+    module.add_class::<Lost>()?;
+    module.add_class::<Object>()?;
+    module.add_class::<PayloadLeaf>()?;
+    module.add_class::<Race>()?;
+    module.add_class::<Races>()?;
+    module.add_class::<Source>()
+}
+
 /// What was made for this key, which is made now if it was not.
-fn made_once<K: Eq + Hash, V: Clone>(
-    known: &mut HashMap<K, V>,
+fn made_once<K: Eq + Hash, V>(
+    py: Python<'_>,
+    known: &mut HashMap<K, Py<V>>,
     key: K,
-    make: impl FnOnce() -> PyResult<V>,
-) -> PyResult<V> {
+    make: impl FnOnce() -> PyResult<Py<V>>,
+) -> PyResult<Py<V>> {
     Ok(match known.entry(key) {
-        Entry::Occupied(there) => there.get().clone(),
-        Entry::Vacant(place) => place.insert(make()?).clone(),
+        Entry::Occupied(there) => there.get().clone_ref(py),
+        Entry::Vacant(place) => place.insert(make()?).clone_ref(py),
     })
 }
 
@@ -172,10 +338,11 @@ fn away<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> PyResult<T>
     })
 }
 
-fn cost(cost: Cost) -> CostOfCall {
-    let leaf = |leaf: entangle_audit::PayloadLeaf| match leaf.fate {
-        Fate::InPlace => (leaf.bytes, None, true),
-        Fate::NoElements => (leaf.bytes, None, false),
+fn payload_leaf(leaf: entangle_audit::PayloadLeaf) -> PayloadLeaf {
+    let plain = PayloadLeaf { bytes: leaf.bytes, has_elements: true, copied_by: None, why: None, whom: None };
+    match leaf.fate {
+        Fate::InPlace => plain,
+        Fate::NoElements => PayloadLeaf { has_elements: false, ..plain },
         Fate::Copied { by, why } => {
             let (why, whom) = match why {
                 CopyReason::NotDonated { argument } => ("argument not donated", Some(argument)),
@@ -185,11 +352,9 @@ fn cost(cost: Cost) -> CostOfCall {
                 CopyReason::Layout => ("layout", None),
                 CopyReason::Unknown => ("unknown", None),
             };
-            (leaf.bytes, Some((by, why, whom)), true)
+            PayloadLeaf { copied_by: Some(by), why: Some(why), whom, ..plain }
         }
-    };
-    let payload = cost.payload.into_iter().map(leaf).collect();
-    (cost.call, payload, cost.witnesses, cost.dropped_witnesses, cost.transposes, cost.collectives)
+    }
 }
 
 /// Draws a graph in the DOT language as SVG.

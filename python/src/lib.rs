@@ -72,6 +72,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(targets, module)?)?;
     module.add_function(wrap_pyfunction!(slots_reset, module)?)?;
     module.add_function(wrap_pyfunction!(slots_log, module)?)?;
-    module.add_class::<audit::Audit>()?;
+    audit::add_classes(module)?;
     module.add_function(wrap_pyfunction!(audit::draw, module)?)
 }

@@ -3,61 +3,38 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use petgraph::Direction::Incoming;
-use petgraph::visit::EdgeRef as _;
-
-use crate::dependence::{Dependence, Edge, Node, Part};
 use crate::error::Error;
-use crate::module::{Instruction, Module, Source};
-use crate::roots::Roots;
+use crate::graph::{Dependence, Node, Part};
+use crate::hlo::{Instruction, Module, Source};
+use crate::objects::{Access, Arguments, Objects, Touched};
 
 /// A path of computations longer than this is shortened.
 const MAX_PLACES: usize = 32;
 
-/// A native call target and the operands that hold the handles it touches.
+/// What is known of a program from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// The name it is registered under.
-    pub name: String,
-    /// The operands that hold handles, counted from 0.
-    pub operands: Vec<usize>,
-}
-
-impl Target {
-    /// A target whose operand 0 is the handle.
-    #[must_use]
-    pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), operands: vec![0] }
-    }
-
-    /// Reads `TARGET`, `TARGET:2` or `TARGET:0,2`.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        if let Some((name, numbers)) = text.rsplit_once(':')
-            && let Ok(operands) = numbers.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()
-        {
-            return Self { name: name.to_owned(), operands };
-        }
-        Self::new(text)
-    }
-}
-
-/// Which native calls to look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Targets {
-    /// Those that only read what a handle stands for.
-    pub reads: Vec<Target>,
-    /// Those that change it.
-    pub writes: Vec<Target>,
+pub struct Known {
+    /// What its native calls do: all others are not looked at.
+    pub accesses: Vec<Access>,
     /// The targets of `entangle` itself.
     pub entangles: Vec<String>,
-    /// Others whose order will be asked for.
-    pub others: Vec<String>,
+    /// Groups of arguments, by their numbers, that are one object.
+    pub same: Vec<Vec<usize>>,
+    /// Two arguments whose names differ in `.token` and `.fence` alone are one object: the two parts of an `entangle_jax.Handle`.
+    pub pair_by_name: bool,
 }
 
-impl Default for Targets {
+impl Default for Known {
     fn default() -> Self {
-        Self { reads: Vec::new(), writes: Vec::new(), entangles: vec!["entangle".into()], others: Vec::new() }
+        Self { accesses: Vec::new(), entangles: vec!["entangle".into()], same: Vec::new(), pair_by_name: true }
+    }
+}
+
+impl Known {
+    /// Only what the native calls do.
+    #[must_use]
+    pub fn accesses(accesses: Vec<Access>) -> Self {
+        Self { accesses, ..Self::default() }
     }
 }
 
@@ -70,8 +47,6 @@ pub enum Kind {
     Write,
     /// Ties values together.
     Entangle,
-    /// Unknown.
-    Other,
 }
 
 /// A native call, in one place of the program. A function called twice counts twice; a loop's body once.
@@ -89,41 +64,19 @@ pub struct Call {
     pub source: Arc<[Source]>,
     /// JAX's name for it, such as `jit(step)/ffi_call`.
     pub op_name: String,
-    /// The handles that it touches.
-    pub handles: Vec<String>,
+    /// The objects that it touches, by their positions in [`Audit::objects`]: what it reads, and what it writes.
+    pub reads: Vec<usize>,
+    /// See `reads`.
+    pub writes: Vec<usize>,
 }
 
-/// What a target's calls touch.
-#[derive(Debug, Clone, Default)]
-struct Roles {
-    reads: Vec<usize>,
-    writes: Vec<usize>,
-    entangle: bool,
-}
-
-impl Roles {
-    fn kind(&self) -> Kind {
-        match self {
-            Self { writes, .. } if !writes.is_empty() => Kind::Write,
-            Self { reads, .. } if !reads.is_empty() => Kind::Read,
-            Self { entangle: true, .. } => Kind::Entangle,
-            _ => Kind::Other,
-        }
-    }
-}
-
-/// The roots that a call reads and writes.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Access {
-    pub(crate) reads: Vec<u32>,
-    pub(crate) writes: Vec<u32>,
-}
-
-impl Access {
-    /// All that it touches.
-    pub(crate) fn roots(&self) -> impl Iterator<Item = u32> {
-        self.reads.iter().chain(&self.writes).copied()
-    }
+/// Something that native calls touch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TouchedObject {
+    /// What stands for it.
+    pub name: String,
+    /// The others in the list that may be the same one; all that are not named here were taken for different ones.
+    pub may_be: Vec<usize>,
 }
 
 /// A module with its dependences followed: ask it for [`Audit::races`], [`Audit::order`], [`Audit::costs`] and [`Audit::graph`].
@@ -131,67 +84,56 @@ pub struct Audit {
     pub(crate) module: Module,
     pub(crate) dependence: Dependence,
     pub(crate) calls: Vec<Call>,
-    pub(crate) roots: Roots,
-    /// One for every call.
-    pub(crate) accesses: Vec<Access>,
-    /// One for every call of [`Dependence::later`].
-    pub(crate) later_accesses: Vec<Access>,
+    pub(crate) objects: Objects,
+    /// What each call touches.
+    pub(crate) touched: Vec<Touched>,
+    /// Likewise for [`Dependence::later`].
+    pub(crate) touched_later: Vec<Touched>,
+}
+
+/// The accesses of a list, to be found by a call.
+struct Accesses<'a> {
+    by_target: HashMap<&'a str, Vec<&'a Access>>,
+    of_any_target: Vec<&'a Access>,
+}
+
+impl<'a> Accesses<'a> {
+    fn new(list: &'a [Access]) -> Self {
+        let mut accesses = Self { by_target: HashMap::new(), of_any_target: Vec::new() };
+        for access in list {
+            match &access.calls.target {
+                Some(target) => accesses.by_target.entry(target).or_default().push(access),
+                None => accesses.of_any_target.push(access),
+            }
+        }
+        accesses
+    }
+
+    fn of(&self, instruction: &Instruction) -> Vec<&'a Access> {
+        let by_target = self.by_target.get(instruction.target.as_str()).into_iter().flatten();
+        by_target.chain(&self.of_any_target).copied().filter(|access| access.is_of(instruction)).collect()
+    }
 }
 
 impl Audit {
     /// Follows the dependences of a module.
     ///
     /// # Errors
-    /// The module's values do not fit together, it is too large, or a target's operand does not exist.
-    pub fn new(module: Module, targets: &Targets) -> Result<Self, Error> {
-        let roles = roles(targets);
-        let role = |instruction: &Instruction| roles.get(instruction.target.as_str());
-        let dependence = Dependence::new(&module, |instruction| role(instruction).is_some())?;
-
-        for call in &dependence.calls {
-            let instruction = &module.instructions[call.instruction];
-            let Some(roles) = role(instruction) else { continue };
-            if let Some(&operand) = roles.reads.iter().chain(&roles.writes).find(|&&o| o >= instruction.operands.len())
-            {
-                return Err(Error::NoSuchOperand {
-                    target: instruction.target.clone(),
-                    call: instruction.name.clone(),
-                    operand,
-                    operands: instruction.operands.len(),
-                });
-            }
-        }
-        // A result that is not aliased to an operand stands for the handle that the call touches: a token.
-        let handles = |instruction: &Instruction| {
-            role(instruction).map(|roles| roles.writes.iter().chain(&roles.reads).copied().collect())
-        };
+    /// The module's values do not fit together, it is too large, or a call does not have the operand or attribute that is said to name its
+    /// object.
+    pub fn new(module: Module, known: &Known) -> Result<Self, Error> {
+        let accesses = Accesses::new(&known.accesses);
+        let accesses = |instruction: &Instruction| accesses.of(instruction);
+        let is_entangle = |instruction: &Instruction| known.entangles.contains(&instruction.target);
+        let dependence =
+            Dependence::new(&module, |instruction| is_entangle(instruction) || !accesses(instruction).is_empty())?;
         let nodes: Vec<Node> =
             dependence.calls.iter().map(|call| call.node).chain(dependence.later.iter().map(|l| l.node)).collect();
-        let operands_of = |node: Node, operands: &[usize]| -> Vec<Node> {
-            let edges = dependence.graph.edges_directed(node, Incoming);
-            let wanted = |edge: Edge| matches!(edge, Edge::Operand(index) if operands.contains(&(index as usize)));
-            edges.filter(|edge| wanted(*edge.weight())).map(|edge| edge.source()).collect()
-        };
-        let handle_nodes: Vec<(Vec<Node>, Vec<Node>)> = nodes
-            .iter()
-            .map(|&node| {
-                let roles = role(dependence.instruction(&module, node)).cloned().unwrap_or_default();
-                (operands_of(node, &roles.reads), operands_of(node, &roles.writes))
-            })
-            .collect();
-        let wanted = handle_nodes.iter().flat_map(|(reads, writes)| reads.iter().chain(writes)).copied();
-        let (roots, sets) = Roots::find(&module, &dependence, &handles, wanted);
-        let union = |nodes: &[Node]| {
-            let mut union: Vec<u32> = nodes.iter().filter_map(|node| sets.get(node)).flatten().copied().collect();
-            union.sort_unstable();
-            union.dedup();
-            union
-        };
-        let mut accesses: Vec<Access> =
-            handle_nodes.iter().map(|(reads, writes)| Access { reads: union(reads), writes: union(writes) }).collect();
-        let later_accesses = accesses.split_off(dependence.calls.len());
+        let arguments = Arguments::new(&module, &known.same, known.pair_by_name);
+        let (objects, mut touched) = Objects::find(&module, &dependence, &arguments, &nodes, &accesses, &is_entangle)?;
+        let touched_later = touched.split_off(dependence.calls.len());
 
-        let mut audit = Self { module, dependence, calls: Vec::new(), roots, accesses, later_accesses };
+        let mut audit = Self { module, dependence, calls: Vec::new(), objects, touched, touched_later };
         // Thousands of calls come from a few lines.
         let mut places: HashMap<u32, Arc<[String]>> = HashMap::new();
         let mut sources: HashMap<_, Arc<[Source]>> = HashMap::new();
@@ -199,21 +141,25 @@ impl Audit {
             .map(|call| {
                 let site = &audit.dependence.calls[call];
                 let instruction = &audit.module.instructions[site.instruction];
-                let access = &audit.accesses[call];
-                let mut handles: Vec<u32> = access.roots().collect();
-                handles.sort_unstable();
-                handles.dedup();
+                let touched = &audit.touched[call];
+                let kind = match (&touched.reads[..], &touched.writes[..]) {
+                    ([], []) => Kind::Entangle,
+                    (_, []) => Kind::Read,
+                    _ => Kind::Write,
+                };
+                let positions = |objects: &[u32]| objects.iter().map(|&object| object as usize).collect();
                 Call {
                     name: instruction.name.clone(),
                     target: instruction.target.clone(),
-                    kind: roles.get(instruction.target.as_str()).map_or(Kind::Other, Roles::kind),
+                    kind,
                     place: places.entry(site.context).or_insert_with(|| audit.place(site.context).into()).clone(),
                     source: sources
                         .entry((site.context, instruction.line()))
                         .or_insert_with(|| audit.sources(site.instruction, site.context).into())
                         .clone(),
                     op_name: instruction.op_name.clone(),
-                    handles: handles.into_iter().map(|root| audit.roots.name(root).to_owned()).collect(),
+                    reads: positions(&touched.reads),
+                    writes: positions(&touched.writes),
                 }
             })
             .collect();
@@ -224,6 +170,17 @@ impl Audit {
     #[must_use]
     pub fn calls(&self) -> &[Call] {
         &self.calls
+    }
+
+    /// The objects that the calls touch. Which of them were taken for different ones is an assumption, which no program can prove.
+    #[must_use]
+    pub fn objects(&self) -> Vec<TouchedObject> {
+        let overlapping = self.objects.overlapping();
+        let list = (0..).zip(overlapping).map(|(object, others)| TouchedObject {
+            name: self.objects.name(object),
+            may_be: others.into_iter().filter(|&other| other != object).map(|other| other as usize).collect(),
+        });
+        list.collect()
     }
 
     /// The module.
@@ -276,21 +233,4 @@ impl std::fmt::Debug for Audit {
             .field("calls", &self.calls.len())
             .finish_non_exhaustive()
     }
-}
-
-fn roles(targets: &Targets) -> HashMap<&str, Roles> {
-    let mut roles: HashMap<&str, Roles> = HashMap::new();
-    for target in &targets.reads {
-        roles.entry(&target.name).or_default().reads.extend(&target.operands);
-    }
-    for target in &targets.writes {
-        roles.entry(&target.name).or_default().writes.extend(&target.operands);
-    }
-    for name in &targets.entangles {
-        roles.entry(name).or_default().entangle = true;
-    }
-    for name in &targets.others {
-        roles.entry(name).or_default();
-    }
-    roles
 }

@@ -4,8 +4,8 @@ use petgraph::Direction::{Incoming, Outgoing};
 use petgraph::visit::EdgeRef as _;
 
 use crate::audit::{Audit, Kind};
-use crate::dependence::{Edge, Node, Rule};
-use crate::module::{Instruction, Opcode};
+use crate::graph::{Edge, Node, Rule};
+use crate::hlo::{Instruction, Opcode};
 
 /// What one `entangle` call cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Audit {
     fn cost(&self, call: usize) -> Cost {
         let site = &self.dependence.calls[call];
         let instruction = &self.module.instructions[site.instruction];
-        let operands = self.operands(site.node);
+        let operands = self.dependence.operands(site.node);
         let results = instruction.shape.leaves();
         let mut payload_operands = Vec::with_capacity(results);
         let mut payload = Vec::with_capacity(results);
@@ -139,7 +139,7 @@ impl Audit {
             witnesses: witnesses.len(),
             dropped_witnesses,
             transposes: names(&|node| self.opcode(node) == Opcode::Transpose || self.changes_layout(node)),
-            collectives: names(&|node| self.opcode(node) == Opcode::Collective),
+            collectives: names(&|node| self.opcode(node).is_collective()),
         }
     }
 
@@ -158,7 +158,7 @@ impl Audit {
             let node = self.through(node);
             if self.is_copy(node) { self.through(self.first_operand(node).unwrap_or(node)) } else { node }
         };
-        if self.operands(call).iter().any(|&(number, node)| number != operand && origin(node) == source) {
+        if self.dependence.operands(call).iter().any(|&(number, node)| number != operand && origin(node) == source) {
             return CopyReason::PassedTwice;
         }
         let value = self.dependence.graph[source];
@@ -230,7 +230,7 @@ impl Audit {
         self.opcode(node) == Opcode::Copy
             && self.dependence.graph[node].rule == Rule::Any
             && self.first_operand(node).is_some_and(|operand| {
-                let whole = self.dependence.contexts[context as usize].part == crate::dependence::Part::Whole;
+                let whole = self.dependence.contexts[context as usize].part == crate::graph::Part::Whole;
                 !whole || self.dependence.graph[operand].context != context || self.opcode(operand) == Opcode::CopyStart
             })
     }
@@ -255,18 +255,6 @@ impl Audit {
         let operand = edges.find(|edge| *edge.weight() == Edge::Operand(0))?.source();
         // A copy that runs on its own has a start and an end.
         if self.opcode(operand) == Opcode::CopyStart { self.first_operand(operand) } else { Some(operand) }
-    }
-
-    fn operands(&self, call: Node) -> Vec<(usize, Node)> {
-        let edges = self.dependence.graph.edges_directed(call, Incoming);
-        let mut operands: Vec<_> = edges
-            .filter_map(|edge| match *edge.weight() {
-                Edge::Operand(number) => Some((number as usize, edge.source())),
-                _ => None,
-            })
-            .collect();
-        operands.sort_unstable();
-        operands
     }
 
     fn opcode(&self, node: Node) -> Opcode {

@@ -1,7 +1,8 @@
 //! What to draw: native calls, and the data paths between them.
 
 use crate::audit::Audit;
-use crate::reach::{BLOCK, Block, reached};
+use crate::graph::{BLOCK, Block};
+use crate::races::After;
 
 /// More native calls than this are not drawn: nobody could read it.
 pub const MAX_DRAWN: usize = 1_000;
@@ -28,9 +29,9 @@ impl Audit {
         let calls: Vec<u32> = (0..).take(count).collect();
         for (word, calls) in calls.chunks(BLOCK).enumerate() {
             let Some(last) = self.dependence.last() else { break };
-            let reached = reached(&self.dependence, Block(calls), last, false);
-            for (before, site) in before.iter_mut().zip(&self.dependence.calls) {
-                before[word] = reached.at(site.node);
+            let after = After::new(self, Block(calls), last);
+            for ((before, site), call) in before.iter_mut().zip(&self.dependence.calls).zip(0..) {
+                before[word] = after.at(call, site.node);
             }
         }
         let has = |set: &[u64], call: usize| set[call / BLOCK] >> (call % BLOCK) & 1 == 1;

@@ -36,6 +36,22 @@ pub enum Error {
         /// What was found there.
         problem: String,
     },
+    /// A text does not name a target.
+    NoSuchTarget {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A read or write names an attribute that a call of that target does not have.
+    NoSuchAttribute {
+        /// The call's target.
+        target: String,
+        /// The call's name in the module.
+        call: String,
+        /// The attribute asked for.
+        attribute: String,
+    },
     /// A read or write names an operand that a call of that target does not have.
     NoSuchOperand {
         /// The call's target.
@@ -80,7 +96,17 @@ impl fmt::Display for Error {
             Self::NoSuchOperand { target, call, operand, operands } => write!(
                 f,
                 "operand {operand} of target {target:?} is named as a handle, but the call {call} has {operands} operand(s), \
-                 counted from 0. Name the operand that holds the handle",
+                 counted from 0. Name the operand that holds the handle, or name the resource that all of its calls touch",
+            ),
+            Self::NoSuchAttribute { target, call, attribute } => write!(
+                f,
+                "attribute {attribute:?} of target {target:?} is said to name the object, but the call {call} has no such attribute. \
+                 Name the attribute that does, or the resource that all of its calls touch",
+            ),
+            Self::NoSuchTarget { text, problem } => write!(
+                f,
+                "{text:?} is no native target: {problem}. Wanted [RESOURCE=]TARGET, or [RESOURCE=]TARGET:OBJECT where OBJECT is \
+                 operands such as 0 or 0,2, an attribute as @NAME, or * for all that its calls touch",
             ),
         }
     }

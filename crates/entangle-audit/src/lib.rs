@@ -1,15 +1,12 @@
 //! Reads compiled XLA programs and says whether native calls are ordered by data, and what that cost.
 //!
 //! ```
-//! use entangle_audit::{Audit, Error, Module, Target, Targets};
+//! use entangle_audit::{Access, Audit, Error, Known, Module, Object};
 //!
 //! fn races(bytes: &[u8]) -> Result<usize, Error> {
-//!     let targets = Targets {
-//!         reads: vec![Target::new("my_read")],
-//!         writes: vec![Target::parse("my_write:1")],
-//!         ..Targets::default()
-//!     };
-//!     let audit = Audit::new(Module::parse(bytes)?, &targets)?;
+//!     let write = Access::write("my_write").on(Object::Operands(vec![1]));
+//!     let known = Known::accesses(vec![Access::read("my_read"), write]);
+//!     let audit = Audit::new(Module::parse(bytes)?, &known)?;
 //!     Ok(audit.races().list.len())
 //! }
 //! assert!(races(b"").is_err());
@@ -27,24 +24,19 @@
 
 mod audit;
 mod cost;
-mod dependence;
 mod draw;
 mod error;
-mod horizon;
-mod literal;
-mod lost;
-mod module;
-mod order;
-mod proto;
-mod reach;
-mod roots;
+mod graph;
+mod hlo;
+mod objects;
+mod races;
 #[cfg(test)]
 mod tests;
 
-pub use audit::{Audit, Call, Kind, Target, Targets};
+pub use audit::{Audit, Call, Kind, Known, TouchedObject};
 pub use cost::{CopyReason, Cost, Fate, PayloadLeaf};
 pub use draw::{Graph, MAX_DRAWN};
 pub use error::Error;
-pub use lost::{Lost, lost};
-pub use module::{Module, Source};
-pub use order::{MAX_RACES, Order, Race, Races, Unproven};
+pub use hlo::{Module, Source};
+pub use objects::{Access, Calls, Object};
+pub use races::{Lost, MAX_RACES, Order, Race, Races, Unproven, lost};

@@ -4,12 +4,12 @@ use proptest::prelude::*;
 use prost::Message as _;
 
 use super::build::{Computation, bytes, floats, handle, handles, module, pred, s32, tuple, unknown_condition};
-use super::targets;
-use crate::proto::{ShapeProto, SliceDimensions};
+use super::known;
+use crate::hlo::proto::{ShapeProto, SliceDimensions};
 use crate::{Audit, Error, Module, lost};
 
 fn follow(bytes: &[u8]) -> Result<Audit, Error> {
-    let audit = Audit::new(Module::parse(bytes)?, &targets())?;
+    let audit = Audit::new(Module::parse(bytes)?, &known())?;
     let _ = (audit.races(), audit.costs(), audit.graph(), lost(&audit, &audit));
     if !audit.calls().is_empty() {
         let _ = (audit.order(0, audit.calls().len() - 1), audit.order_in_later_iterations(0, 0));
@@ -76,7 +76,7 @@ fn every_truncation_is_an_error_or_a_smaller_module() {
     assert!(follow(&whole[..whole.len() - 2]).is_err());
 }
 
-fn broken(change: impl FnOnce(&mut crate::proto::HloModuleProto)) -> String {
+fn broken(change: impl FnOnce(&mut crate::hlo::proto::HloModuleProto)) -> String {
     let mut module = module(sample());
     change(&mut module);
     message(&module.encode_to_vec())
@@ -93,7 +93,7 @@ fn dangling_ids_are_named() {
 
 #[test]
 fn cycles_end_in_an_error() {
-    let own = |m: &mut crate::proto::HloModuleProto| {
+    let own = |m: &mut crate::hlo::proto::HloModuleProto| {
         let id = m.computations[3].instructions[1].id;
         m.computations[3].instructions[1].operand_ids = vec![id];
     };
@@ -114,7 +114,7 @@ fn shapes_that_lie_are_found() {
     assert!(broken(|m| m.computations[0].instructions[0].parameter_number = 1).contains("none has the number 0"));
     assert!(broken(|m| m.computations[3].instructions[7].operand_ids.truncate(2)).contains("predicate"));
     assert!(broken(|m| m.computations[3].instructions[4].called_computation_ids.truncate(1)).contains("condition"));
-    let twice = |m: &mut crate::proto::HloModuleProto| m.computations[0].id = 2;
+    let twice = |m: &mut crate::hlo::proto::HloModuleProto| m.computations[0].id = 2;
     assert!(broken(twice).contains("two computations have the id 2"));
 }
 

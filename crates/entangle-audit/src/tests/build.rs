@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use prost::Message as _;
 
-use crate::proto::{
+use crate::hlo::proto::{
     AliasEntry, HloComputationProto, HloInputOutputAliasProto, HloInstructionProto, HloModuleProto, HloScheduleProto,
     InstructionSequence, LayoutProto, OpMetadata, OutputOperandAliasing, ShapeProto, SliceDimensions,
 };

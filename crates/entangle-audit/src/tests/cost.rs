@@ -4,7 +4,7 @@ use prost::Message as _;
 
 use super::build::{Computation, donate, floats, handle, module, tuple};
 use super::{audit, audit_bytes};
-use crate::proto::{LayoutProto, OutputOperandAliasing, ShapeProto};
+use crate::hlo::proto::{LayoutProto, OutputOperandAliasing, ShapeProto};
 use crate::{CopyReason, Fate, Lost, lost};
 
 /// A payload that is an argument, copied before the call.

@@ -13,10 +13,10 @@ mod order;
 mod roots;
 mod size;
 
-use crate::{Audit, Module, Order, Target, Targets};
+use crate::{Access, Audit, Known, Module, Order};
 
-fn targets() -> Targets {
-    Targets { reads: vec![Target::new("read")], writes: vec![Target::new("write")], ..Targets::default() }
+fn known() -> Known {
+    Known::accesses(vec![Access::read("read"), Access::write("write")])
 }
 
 fn audit(computations: Vec<build::Computation>) -> Audit {
@@ -25,7 +25,7 @@ fn audit(computations: Vec<build::Computation>) -> Audit {
 
 fn audit_bytes(bytes: &[u8]) -> Audit {
     let module = Module::parse(bytes).expect("the module is well formed");
-    Audit::new(module, &targets()).expect("the module can be followed")
+    Audit::new(module, &known()).expect("the module can be followed")
 }
 
 /// Each race as `first second`, with `@loop` if it is with a later iteration.

@@ -1,4 +1,7 @@
 //! What a handle is: where its value came from, followed backwards.
+//!
+//! It is one of three: an argument, or a fixed element of it, that was passed on unchanged; constants that were passed on unchanged; or
+//! anything. Whatever computes gives anything, but for what it computes from constants alone, which is any constant.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,9 +9,9 @@ use std::sync::Arc;
 use petgraph::Direction::Incoming;
 use petgraph::visit::EdgeRef as _;
 
-use crate::dependence::{Dependence, Edge, Node, Rule};
-use crate::literal;
-use crate::module::{Instruction, Module, Opcode, Shape, Steps};
+use super::arguments::Arguments;
+use crate::graph::{Dependence, Edge, Node, Rule};
+use crate::hlo::{Attribute, Instruction, Module, Opcode, Shape, Steps, hands_on, literal};
 
 /// A handle that may be more objects than this is taken for any of them.
 const MAX_ROOTS: usize = 32;
@@ -48,8 +51,8 @@ enum Root {
     Elements {
         of: u32,
     },
-    /// Made by this node: a native call that is neither read nor write, or a random number.
-    Made(Node),
+    /// What an attribute of a native call says.
+    Attribute(String),
 }
 
 /// The roots of all handles in a program.
@@ -59,30 +62,35 @@ pub(crate) struct Roots {
     ids: HashMap<Root, u32>,
 }
 
-const ANYTHING: u32 = 0;
+/// The root of a handle that may be any object.
+pub(crate) const ANYTHING: u32 = 0;
 
-/// Which operands of a native call are followed: those of its results that are not aliased to an operand.
-pub(crate) type Handles<'a> = dyn Fn(&Instruction) -> Option<Vec<usize>> + 'a;
+/// What is known from outside of the program.
+pub(crate) struct Known<'a> {
+    /// The operands of a native call that hold the handles it touches: none if it is not known.
+    pub(crate) handles: &'a dyn Fn(&Instruction) -> Vec<usize>,
+    pub(crate) arguments: &'a Arguments,
+}
 
 impl Roots {
-    /// Finds the roots of each of the given nodes. `handles` says which operands of a custom call its results stand for.
+    /// Finds the roots of each of the given nodes.
     pub(crate) fn find(
         module: &Module,
         dependence: &Dependence,
-        handles: &Handles<'_>,
+        known: &Known<'_>,
         wanted: impl IntoIterator<Item = Node>,
     ) -> (Self, HashMap<Node, Vec<u32>>) {
         let mut roots = Self { list: Vec::new(), names: Vec::new(), ids: HashMap::new() };
-        roots.id(Root::Anything, || "an unknown handle".into());
+        roots.id(Root::Anything, || "a handle that may be any object".into());
 
         // Everything the wanted nodes come from, in an order in which only loops lead back.
         let mut needed: BTreeSet<Node> = BTreeSet::new();
-        let mut origins: HashMap<Node, Vec<Node>> = HashMap::new();
+        let mut origins: HashMap<Node, Vec<Origin>> = HashMap::new();
         let mut open: Vec<Node> = wanted.into_iter().collect();
         while let Some(node) = open.pop() {
             if needed.insert(node) {
-                let from = origins_of(module, dependence, handles, node);
-                open.extend(&from);
+                let from = origins_of(module, dependence, known.handles, node);
+                open.extend(from.iter().map(|origin| origin.node));
                 origins.insert(node, from);
             }
         }
@@ -98,13 +106,13 @@ impl Roots {
 
         let mut sets: HashMap<Node, Vec<u32>> = HashMap::with_capacity(needed.len());
         for (_, node) in arguments {
-            let set = roots.evaluate(module, dependence, node, &[], &sets);
+            let set = roots.evaluate(module, dependence, known, node, &[], &sets);
             sets.insert(node, set);
         }
         for pass in 0.. {
             let mut changed = false;
             for &node in &needed {
-                let mut set = roots.evaluate(module, dependence, node, &origins[&node], &sets);
+                let mut set = roots.evaluate(module, dependence, known, node, &origins[&node], &sets);
                 if sets.get(&node) != Some(&set) {
                     if pass > MAX_PASSES {
                         set = vec![ANYTHING];
@@ -124,64 +132,136 @@ impl Roots {
         &mut self,
         module: &Module,
         dependence: &Dependence,
+        known: &Known<'_>,
         node: Node,
-        origins: &[Node],
+        origins: &[Origin],
         sets: &HashMap<Node, Vec<u32>>,
     ) -> Vec<u32> {
         let instruction = dependence.instruction(module, node);
         let value = dependence.graph[node];
+        let none = Vec::new();
+        let set_of = |origin: &Origin| sets.get(&origin.node).unwrap_or(&none);
         if matches!(value.rule, Rule::Header | Rule::Branches(_) | Rule::Exit(_)) {
-            return bounded(origins.iter().filter_map(|origin| sets.get(origin)).flatten().copied().collect());
+            return bounded(origins.iter().flat_map(set_of).copied().collect());
         }
-        let shape = shape_of(module, dependence, node);
-        if origins.is_empty() {
-            return vec![self.source(module, instruction, node, value.leaf, shape)];
+        let shape = dependence.shape(module, node);
+        let opcode = instruction.opcode;
+        let source = match opcode {
+            Opcode::Parameter => Some(known.arguments.root(self, instruction, value.leaf)),
+            Opcode::Constant => {
+                let values = literal::values(&instruction.literal, MAX_VALUES);
+                let values = values.filter(|values| shape.is_some_and(|shape| shape.count() == values.len()));
+                Some(self.constant_or_some(values))
+            }
+            Opcode::Iota => {
+                let values = shape.zip(instruction.counts_along).and_then(|(shape, along)| counted(shape, along));
+                Some(self.constant_or_some(values))
+            }
+            Opcode::DeviceNumber => Some(self.some_constant()),
+            _ if origins.is_empty() => Some(ANYTHING),
+            _ => None,
+        };
+        if let Some(source) = source {
+            return vec![source];
+        }
+        if computes(module, instruction) {
+            return self.computed(opcode, shape, origins, &set_of);
         }
         let mut set: Vec<u32> = Vec::new();
-        for &origin in origins {
-            let from = shape_of(module, dependence, origin);
-            let keeps = from.zip(shape).is_some_and(|(from, to)| keeps_places(instruction.opcode, from, to));
+        for origin in origins {
+            let from = dependence.shape(module, origin.node);
+            let keeps = from.zip(shape).is_some_and(|(from, to)| keeps_places(opcode, from, to));
             let single = from.is_some_and(|from| from.count() == 1);
-            for &root in sets.get(&origin).into_iter().flatten() {
-                set.push(if keeps { root } else { self.elements(root, single) });
+            for &root in set_of(origin) {
+                let root = if keeps { root } else { self.elements(root, single) };
+                set.push(match opcode {
+                    Opcode::Convert => self.converted(root, from, shape),
+                    // Another type sees other numbers in the same bits.
+                    _ if !instruction.shape.is_tuple()
+                        && from.map(Shape::elements_type) != shape.map(Shape::elements_type) =>
+                    {
+                        ANYTHING
+                    }
+                    _ => root,
+                });
             }
         }
-        if value.rule == Rule::Any {
-            self.compute(instruction.opcode, shape, &mut set);
+        if opcode == Opcode::CollectivePermute {
+            set.push(self.constant(vec![0], false));
         }
-        if instruction.opcode == Opcode::Slice && value.rule == Rule::Any {
-            let shape = operand_shape(module, dependence, node);
+        if opcode == Opcode::Slice && value.rule == Rule::Any {
+            let shape = origins.first().and_then(|origin| dependence.shape(module, origin.node));
             for root in &mut set {
-                *root = self.slice(*root, &shape, &instruction.slice);
+                *root = self.slice(*root, shape.map_or(&[], |shape| &shape.dimensions), &instruction.slice);
             }
         }
         bounded(set)
     }
 
-    /// The root of a node that carries on no other handle.
-    fn source(
-        &mut self,
-        module: &Module,
-        instruction: &Instruction,
-        node: Node,
-        leaf: u32,
-        shape: Option<&Shape>,
-    ) -> u32 {
-        let values = match instruction.opcode {
-            Opcode::Parameter => {
-                let token = token_of(module, instruction);
-                let number = u32::try_from(token.number).unwrap_or(u32::MAX);
-                return self.id(Root::Parameter { number, leaf }, || describe_parameter(token, leaf));
-            }
-            Opcode::Constant => literal::values(&instruction.literal, MAX_VALUES)
-                .filter(|values| shape.is_some_and(|shape| shape.count() == values.len())),
-            Opcode::Iota => shape.and_then(|shape| counted(shape, instruction.counts_along?)),
-            Opcode::DeviceNumber => None,
-            _ => return self.id(Root::Made(node), || format!("the result of {}", instruction.name)),
+    /// What a conversion makes of a root: the same, if it keeps each value.
+    fn converted(&mut self, root: u32, from: Option<&Shape>, to: Option<&Shape>) -> u32 {
+        let Some((from, to)) = from.map(Shape::elements_type).zip(to.map(Shape::elements_type)) else {
+            return ANYTHING;
         };
-        match values {
+        match &self.list[root as usize] {
+            Root::Constant { values, .. } if values.iter().all(|&value| from.keeps(value, to)) => root,
+            Root::Constant { .. } | Root::SomeConstant => self.some_constant(),
+            _ if from.fits_into(to) => root,
+            _ => ANYTHING,
+        }
+    }
+
+    /// What an operation that computes makes of its operands.
+    fn computed<'a>(
+        &mut self,
+        opcode: Opcode,
+        shape: Option<&Shape>,
+        origins: &[Origin],
+        set_of: &dyn Fn(&Origin) -> &'a Vec<u32>,
+    ) -> Vec<u32> {
+        let is = |roots: &Self, origin: &Origin, number: i64| match set_of(origin)[..] {
+            [root] => matches!(&roots.list[root as usize], Root::Constant { values, .. } if **values == [number]),
+            _ => false,
+        };
+        if let [left, right] = origins {
+            // x + 0, x - 0, x * 1 and x / 1 are x, and 0 * x is 0 if no number is infinite.
+            let unchanged = match opcode {
+                Opcode::Sum if is(self, left, 0) => Some(right),
+                Opcode::Sum | Opcode::Difference if is(self, right, 0) => Some(left),
+                Opcode::Product if is(self, left, 1) => Some(right),
+                Opcode::Product | Opcode::Quotient if is(self, right, 1) => Some(left),
+                Opcode::Product if shape.is_some_and(|shape| shape.elements_type().is_integer()) => {
+                    [left, right].into_iter().find(|origin| is(self, origin, 0))
+                }
+                _ => None,
+            };
+            if let Some(origin) = unchanged {
+                return set_of(origin).clone();
+            }
+        }
+        let constant = |&root: &u32| matches!(self.list[root as usize], Root::Constant { .. } | Root::SomeConstant);
+        if origins.iter().flat_map(set_of).all(constant) { vec![self.some_constant()] } else { vec![ANYTHING] }
+    }
+
+    fn constant_or_some(&mut self, values: Option<Vec<i64>>) -> u32 {
+        match values.filter(|values| !values.is_empty()) {
             Some(values) => self.constant(values, false),
             None => self.some_constant(),
+        }
+    }
+
+    pub(super) fn argument(&mut self, number: usize, leaf: u32, name: impl FnOnce() -> String) -> u32 {
+        self.id(Root::Parameter { number: number.try_into().unwrap_or(u32::MAX), leaf }, name)
+    }
+
+    /// The object that an attribute of a call names. A number is the equal constant.
+    pub(super) fn attribute(&mut self, name: &str, value: Attribute) -> u32 {
+        match value {
+            Attribute::Integer(number) => self.constant(vec![number], false),
+            Attribute::Text(text) => {
+                let named = format!("{name} = {text}");
+                self.id(Root::Attribute(text), || named)
+            }
         }
     }
 
@@ -205,26 +285,6 @@ impl Roots {
         self.id(Root::SomeConstant, || "a number that is computed from constants".into())
     }
 
-    /// What an operation that computes makes of its operands' roots.
-    fn compute(&mut self, opcode: Opcode, shape: Option<&Shape>, set: &mut Vec<u32>) {
-        let same_in_all_types = |value: &i64| (0..=127).contains(value);
-        let converts = opcode == Opcode::Convert && shape.is_some_and(Shape::holds_numbers_of_a_byte);
-        let kept = |roots: &Self, root: u32| match &roots.list[root as usize] {
-            Root::Constant { values, .. } => converts && values.iter().all(same_in_all_types),
-            root => *root != Root::SomeConstant,
-        };
-        match opcode {
-            Opcode::Convert | Opcode::Elementwise | Opcode::Compare | Opcode::Other => {}
-            _ => return,
-        }
-        // What is computed from a handle and constants is that handle: `handle + 0`.
-        let before = set.len();
-        set.retain(|&root| kept(self, root));
-        if set.is_empty() && before > 0 {
-            set.push(self.some_constant());
-        }
-    }
-
     /// The root of a part at known places.
     fn slice(&mut self, of: u32, of_shape: &[i64], steps: &[Steps]) -> u32 {
         let whole = steps
@@ -244,7 +304,7 @@ impl Roots {
                 };
             }
             Root::Slice { depth, .. } => depth + 1,
-            Root::Parameter { .. } | Root::Made(_) => 1,
+            Root::Parameter { .. } | Root::Attribute(_) => 1,
         };
         let place = |steps: &Steps| match *steps {
             Steps { start, limit, .. } if start + 1 == limit => start.to_string(),
@@ -262,7 +322,7 @@ impl Roots {
             Root::Anything | Root::SomeConstant | Root::Elements { .. } => of,
             Root::Constant { values, anywhere } if *anywhere || values.len() == 1 => of,
             Root::Constant { values, .. } => self.constant(values.to_vec(), true),
-            Root::Parameter { .. } | Root::Slice { .. } | Root::Made(_) => {
+            Root::Parameter { .. } | Root::Slice { .. } | Root::Attribute(_) => {
                 let name = &self.names[of as usize];
                 let name = if single { name.clone() } else { format!("an element of {name}") };
                 self.id(Root::Elements { of }, || name)
@@ -281,28 +341,24 @@ impl Roots {
         id
     }
 
-    /// How many roots there are.
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
-    }
-
-    pub(crate) fn name(&self, root: u32) -> &str {
+    pub(super) fn name(&self, root: u32) -> &str {
         &self.names[root as usize]
     }
 
-    /// What two roots that overlap have in common, but for `Anything`.
-    pub(crate) fn base(&self, root: u32) -> u32 {
+    /// What two roots that overlap have in common. `None` for one that may overlap roots of any kind.
+    pub(super) fn base(&self, root: u32) -> Option<u32> {
         const CONSTANTS: u32 = u32::MAX;
         let whole = self.chain(root)[0];
         match self.list[whole as usize] {
-            Root::Constant { .. } | Root::SomeConstant => CONSTANTS,
-            _ => whole,
+            Root::Anything | Root::Attribute(_) => None,
+            Root::Constant { .. } | Root::SomeConstant => Some(CONSTANTS),
+            _ => Some(whole),
         }
     }
 
     /// The first and the last place of a part of an array of one dimension, and the array's length; for a constant the least and the
     /// largest value. `None` for everything else.
-    pub(crate) fn extent(&self, root: u32) -> Option<((i64, i64), i64)> {
+    pub(super) fn extent(&self, root: u32) -> Option<((i64, i64), i64)> {
         let chain = self.chain(root);
         match &self.list[chain[chain.len().min(2) - 1] as usize] {
             Root::Slice { of_shape, steps, .. } => match (&of_shape[..], &steps[..]) {
@@ -327,7 +383,7 @@ impl Roots {
     }
 
     /// Whether two handles may be one object.
-    pub(crate) fn overlap(&self, a: u32, b: u32) -> bool {
+    pub(super) fn overlap(&self, a: u32, b: u32) -> bool {
         if a == b || a == ANYTHING || b == ANYTHING {
             return true;
         }
@@ -338,6 +394,9 @@ impl Roots {
                 return long.iter().any(|value| short.contains(value));
             }
             (Root::Constant { .. }, Root::SomeConstant) | (Root::SomeConstant, Root::Constant { .. }) => return true,
+            // Two texts can be compared; a text and a value cannot.
+            (Root::Attribute(a), Root::Attribute(b)) => return a == b,
+            (Root::Attribute(_), _) | (_, Root::Attribute(_)) => return true,
             _ => {}
         }
         let (a, b) = (self.chain(a), self.chain(b));
@@ -369,22 +428,53 @@ fn bounded(mut set: Vec<u32>) -> Vec<u32> {
     if set.len() > MAX_ROOTS || set.contains(&ANYTHING) { vec![ANYTHING] } else { set }
 }
 
+/// Whether an instruction computes other values than its operands hold, or may.
+fn computes(module: &Module, instruction: &Instruction) -> bool {
+    match instruction.opcode {
+        Opcode::CustomCall
+        | Opcode::Copy
+        | Opcode::CopyStart
+        | Opcode::Bitcast
+        | Opcode::Reshape
+        | Opcode::Transpose
+        | Opcode::Slice
+        | Opcode::Pick
+        | Opcode::Update
+        | Opcode::Move
+        | Opcode::Select
+        | Opcode::Convert
+        | Opcode::CollectiveMove
+        | Opcode::CollectivePermute => false,
+        Opcode::Scatter => !puts(module, instruction),
+        _ => true,
+    }
+}
+
+/// Whether a scatter puts its updates where they belong, and does not combine them with what was there.
+fn puts(module: &Module, instruction: &Instruction) -> bool {
+    let [combine] = instruction.called[..] else { return false };
+    let instructions = module.instructions_of(combine);
+    let arrays = instruction.operands.len() / 2;
+    let is_update = |position: usize, of: usize| {
+        instructions[position].opcode == Opcode::Parameter && instructions[position].number == arrays + of
+    };
+    let root = &instructions[module.computations[combine].root];
+    match root.opcode {
+        Opcode::Tuple => root.operands.iter().enumerate().all(|(of, &position)| is_update(position, of)),
+        _ => arrays == 1 && is_update(module.computations[combine].root, 0),
+    }
+}
+
 /// Whether each element stays at its place, counted through the whole array, on its way from an operand to the result.
 fn keeps_places(opcode: Opcode, from: &Shape, to: &Shape) -> bool {
-    if from.count() == 1 && to.count() == 1 {
+    if from.count() == 1 && to.count() == 1 && !matches!(opcode, Opcode::CollectiveMove | Opcode::CollectivePermute) {
         return true;
     }
     let same_shape = from.dimensions == to.dimensions;
     match opcode {
         // What becomes of them is said elsewhere.
         Opcode::Slice => true,
-        Opcode::Copy
-        | Opcode::CopyStart
-        | Opcode::CustomCall
-        | Opcode::Select
-        | Opcode::Convert
-        | Opcode::Elementwise
-        | Opcode::Compare => same_shape,
+        Opcode::Copy | Opcode::CopyStart | Opcode::CustomCall | Opcode::Select | Opcode::Convert => same_shape,
         Opcode::Reshape => from.count() == to.count(),
         Opcode::Bitcast if same_shape && from.minor_to_major == to.minor_to_major => true,
         Opcode::Bitcast => from.count() == to.count() && from.is_row_major() && to.is_row_major(),
@@ -420,89 +510,75 @@ fn picked(values: &[i64], shape: &[i64], steps: &[Steps]) -> Option<Vec<i64>> {
     places.into_iter().map(|place| values.get(usize::try_from(place).ok()?).copied()).collect()
 }
 
-/// The nodes whose handle this node carries on; none if it is a root itself.
-fn origins_of(module: &Module, dependence: &Dependence, handles: &Handles<'_>, node: Node) -> Vec<Node> {
+/// A node whose handle another one carries on.
+pub(super) struct Origin {
+    node: Node,
+}
+
+/// The nodes whose handle this node carries on or is computed from, by the numbers of the operands; none if it is made here.
+fn origins_of(
+    module: &Module,
+    dependence: &Dependence,
+    handles: &dyn Fn(&Instruction) -> Vec<usize>,
+    node: Node,
+) -> Vec<Origin> {
     let value = dependence.graph[node];
     let instruction = dependence.instruction(module, node);
-    let from = |node: Node, wanted: &dyn Fn(Edge) -> bool| -> Vec<Node> {
+    let from = |wanted: &dyn Fn(Edge) -> bool| -> Vec<Origin> {
         let edges = dependence.graph.edges_directed(node, Incoming);
-        edges.filter(|edge| wanted(*edge.weight())).map(|edge| edge.source()).collect()
+        edges.filter(|edge| wanted(*edge.weight())).map(|edge| Origin { node: edge.source() }).collect()
     };
-    let operand = |edge: Edge, wanted: &[u32]| matches!(edge, Edge::Operand(index) if wanted.contains(&index));
+    let operands = |of: Node, wanted: &dyn Fn(usize) -> bool| -> Vec<Origin> {
+        let all = dependence.operands(of).into_iter();
+        all.filter(|(number, _)| wanted(*number)).map(|(_, node)| Origin { node }).collect()
+    };
     match value.rule {
-        Rule::Header => return from(node, &|edge| matches!(edge, Edge::Init | Edge::Back)),
-        Rule::Branches(_) => return from(node, &|edge| matches!(edge, Edge::Branch(_))),
-        Rule::Exit(_) => return from(node, &|edge| matches!(edge, Edge::Operand(_))),
+        Rule::Header => return from(&|edge| matches!(edge, Edge::Init | Edge::Back)),
+        Rule::Branches(_) => return from(&|edge| matches!(edge, Edge::Branch(_))),
+        Rule::Exit(_) => return from(&|edge| matches!(edge, Edge::Operand(_))),
         Rule::Any | Rule::Leaf => {}
     }
     match instruction.opcode {
         Opcode::Parameter | Opcode::Constant | Opcode::Iota | Opcode::DeviceNumber => Vec::new(),
         Opcode::CustomCall => {
-            let of_call = |edge: Edge| matches!(edge, Edge::Operand(_));
-            let call = if value.rule == Rule::Leaf { from(node, &of_call)[0] } else { node };
-            let aliased = instruction.aliases.iter().find(|(leaf, _)| *leaf == value.leaf as usize);
-            let operands = match aliased {
-                Some(&(_, operand)) => vec![operand],
-                None => handles(instruction).unwrap_or_else(|| {
-                    if hands_on(&instruction.target) { vec![value.leaf as usize] } else { Vec::new() }
-                }),
-            };
-            let operands: Vec<u32> = operands.into_iter().filter_map(|operand| operand.try_into().ok()).collect();
-            from(call, &|edge| operand(edge, &operands))
+            let call = if value.rule == Rule::Leaf { operands(node, &|_| true).remove(0).node } else { node };
+            let leaf = value.leaf as usize;
+            let carried = carried_by_call(instruction, leaf, &handles(instruction));
+            let mut origins = operands(call, &|number| carried.contains(&number));
+            if !hands_on(&instruction.target) {
+                // A result of another type is no token of what was touched.
+                let shape = dependence.shape(module, node);
+                let alike = |origin: &Origin| {
+                    let from = dependence.shape(module, origin.node);
+                    from.zip(shape).is_some_and(|(from, to)| {
+                        from.elements_type() == to.elements_type() && from.dimensions == to.dimensions
+                    })
+                };
+                origins.retain(alike);
+            }
+            origins
         }
-        Opcode::Slice | Opcode::Pick => from(node, &|edge| operand(edge, &[0])),
-        Opcode::Update => from(node, &|edge| operand(edge, &[0, 1])),
-        Opcode::Select => from(node, &|edge| operand(edge, &[1, 2])),
-        Opcode::Scatter => {
+        Opcode::Pick => operands(node, &|number| number == 0),
+        Opcode::Update => operands(node, &|number| number <= 1),
+        Opcode::Select => operands(node, &|number| number == 1 || number == 2),
+        Opcode::Scatter if !computes(module, instruction) => {
             let places = instruction.operands.len() / 2;
-            from(node, &|edge| matches!(edge, Edge::Operand(index) if index as usize != places))
+            operands(node, &|number| number != places)
         }
-        _ => from(node, &|edge| matches!(edge, Edge::Operand(_))),
+        _ => operands(node, &|_| true),
     }
 }
 
-/// XLA's own calls that only say where a value lies: result i is operand i, or a device's part of it. Only programs as written have them.
-fn hands_on(target: &str) -> bool {
-    target.starts_with("xla.sdy.")
-        || matches!(
-            target,
-            "Sharding"
-                | "SPMDFullToShardShape"
-                | "SPMDShardToFullShape"
-                | "annotate_device_placement"
-                | "MoveToHost"
-                | "MoveToDevice"
-        )
-}
-
-/// The shape of one array.
-fn shape_of<'m>(module: &'m Module, dependence: &Dependence, node: Node) -> Option<&'m Shape> {
-    dependence.instruction(module, node).shape.leaf(dependence.graph[node].leaf as usize)
-}
-
-fn operand_shape(module: &Module, dependence: &Dependence, node: Node) -> Vec<i64> {
-    let instruction = dependence.instruction(module, node);
-    let siblings = module.instructions_of(module.computation_of(dependence.graph[node].instruction as usize));
-    instruction.operands.first().map(|&operand| siblings[operand].shape.dimensions.clone()).unwrap_or_default()
-}
-
-/// An argument that is a `Handle` of `entangle_jax` comes as two parameters, which stand for one object: its token, and its
-/// fence, known by its name.
-fn token_of<'a>(module: &'a Module, parameter: &'a Instruction) -> &'a Instruction {
-    let entry = &module.instructions[module.computations[module.entry].instructions.clone()];
-    let fence = &parameter.op_name;
-    fence
-        .match_indices(".fence")
-        .map(|(start, word)| format!("{}.token{}", &fence[..start], &fence[start + word.len()..]))
-        .find_map(|name| entry.iter().find(|other| other.opcode == Opcode::Parameter && other.op_name == name))
-        .unwrap_or(parameter)
-}
-
-fn describe_parameter(instruction: &Instruction, leaf: u32) -> String {
-    let name = if instruction.op_name.is_empty() { &instruction.name } else { &instruction.op_name };
-    if instruction.shape.is_tuple() {
-        format!("argument {} ({name}), element {leaf}", instruction.number)
-    } else {
-        format!("argument {} ({name})", instruction.number)
+/// The operands of a native call that one of its results stands for.
+fn carried_by_call(instruction: &Instruction, leaf: usize, handles: &[usize]) -> Vec<usize> {
+    if hands_on(&instruction.target) {
+        return vec![leaf];
+    }
+    let aliased = instruction.aliases.iter().find(|(result, _)| *result == leaf).map(|&(_, operand)| operand);
+    match aliased {
+        // What a call may have written over is no longer known, unless it is known to be a token.
+        Some(operand) if handles.contains(&operand) => vec![operand],
+        Some(_) => Vec::new(),
+        None => handles.to_vec(),
     }
 }

@@ -1,172 +1,19 @@
-//! The dependence graph: which value is computed from which, one node for every array of every instruction.
+//! Writes the dependence graph of a module.
 //!
 //! Computations are written out at each of their callers, so that a path cannot enter one call of a function and leave by another.
-//! A loop's body is written out twice: once for any iteration and once for any later one. All paths in the graph are meant to hold in
-//! *every* run, so where runs differ (a branch not taken, a loop that runs zero times) a node asks for all its sources: see [`Rule`].
+//! A loop's body is written out twice: once for any iteration and once for any later one.
 
-use std::ops::Range;
+use petgraph::Direction::Incoming;
 
-use petgraph::graph::{DiGraph, NodeIndex};
-
+use super::waits::{Origin, Waits};
+use super::{BranchSite, CallSite, Context, Dependence, Device, Edge, Later, LoopSite, NONE, Node, Part, Rule, Value};
 use crate::error::Error;
-use crate::module::{Instruction, Module, Opcode};
+use crate::hlo::{Instruction, Module, Opcode, literal};
 
 /// After writing out nested computations a program has at most this many values, operands and instructions.
 /// A program of a few calls that double at each level would otherwise fill the memory.
 /// The tests, which are not optimized, stop earlier.
 const MAX_SIZE: usize = if cfg!(test) { 1 << 21 } else { 1 << 24 };
-
-/// No call, in [`Value::call`].
-pub(crate) const NONE: u32 = u32::MAX;
-
-pub(crate) type Node = NodeIndex<u32>;
-
-/// One array, or what starts or ends a piece of the program.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Value {
-    /// The instruction that computes it.
-    pub(crate) instruction: u32,
-    /// Where the instruction's computation was called from.
-    pub(crate) context: u32,
-    /// Which array of the instruction's result.
-    pub(crate) leaf: u32,
-    /// The watched native call that this node starts, or [`NONE`].
-    pub(crate) call: u32,
-    pub(crate) rule: Rule,
-}
-
-/// When a value depends on a native call A, given which of its sources do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
-    /// Any source does.
-    Any,
-    /// As `Any`; one array of a custom call with several.
-    Leaf,
-    /// A loop's carried value when an iteration starts: it comes from outside and from the last iteration, and both must do.
-    Header,
-    /// The result of a conditional: every branch must do, but those not taken because A ran in another one.
-    Branches(u32),
-    /// The result of a loop. For A in the body: what the body left after that iteration and all later ones. For any other A: what the
-    /// body left if it is known to run, else what came in.
-    Exit(u32),
-}
-
-/// Why one value depends on another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Edge {
-    /// It is this operand.
-    Operand(u32),
-    /// It decides whether the other is computed at all.
-    Guard,
-    /// It enters a loop.
-    Init,
-    /// It is carried to the next iteration.
-    Back,
-    /// It is the result of this branch.
-    Branch(u32),
-    /// It leaves a loop whose body ran.
-    Inside,
-    /// It was only asked to be earlier: no runtime that goes by data sees this.
-    Control,
-}
-
-/// A native call to watch, in one context.
-#[derive(Debug)]
-pub(crate) struct CallSite {
-    pub(crate) instruction: usize,
-    pub(crate) context: u32,
-    pub(crate) node: Node,
-}
-
-/// One conditional in one context. Calls are numbered in the order they are met, so those inside are a range.
-#[derive(Debug)]
-pub(crate) struct BranchSite {
-    pub(crate) branches: Vec<Range<u32>>,
-}
-
-/// One loop in one context.
-#[derive(Debug)]
-pub(crate) struct LoopSite {
-    pub(crate) instruction: usize,
-    /// The calls in condition and body.
-    pub(crate) calls: Range<u32>,
-    pub(crate) body: Range<u32>,
-}
-
-/// A watched call as it runs in a later iteration of a loop.
-#[derive(Debug)]
-pub(crate) struct Later {
-    pub(crate) call: u32,
-    pub(crate) site: u32,
-    pub(crate) node: Node,
-}
-
-/// Where a computation was called from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Context {
-    pub(crate) parent: u32,
-    /// The calling instruction; meaningless in the first context, which is the entry computation.
-    pub(crate) caller: usize,
-    pub(crate) part: Part,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    Entry,
-    Whole,
-    Condition,
-    Body,
-    Branch { site: u32, branch: u32 },
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Dependence {
-    pub(crate) graph: DiGraph<Value, Edge>,
-    pub(crate) calls: Vec<CallSite>,
-    pub(crate) branches: Vec<BranchSite>,
-    pub(crate) loops: Vec<LoopSite>,
-    pub(crate) later: Vec<Later>,
-    pub(crate) contexts: Vec<Context>,
-    /// The program's results.
-    pub(crate) outputs: Vec<Node>,
-    pub(crate) has_control_edges: bool,
-}
-
-impl Dependence {
-    /// Writes out the module; `watched` picks the native calls whose order is asked for.
-    pub(crate) fn new(module: &Module, watched: impl Fn(&Instruction) -> bool) -> Result<Self, Error> {
-        let watched: Vec<bool> =
-            module.instructions.iter().map(|i| i.opcode == Opcode::CustomCall && watched(i)).collect();
-        let mut native = vec![false; module.computations.len()];
-        for &computation in &module.callees_first {
-            let range = module.computations[computation].instructions.clone();
-            native[computation] = range.into_iter().any(|position| {
-                watched[position] || module.instructions[position].called.iter().any(|&callee| native[callee])
-            });
-        }
-        let mut expansion = Expansion {
-            module,
-            watched,
-            native,
-            out: Self::default(),
-            arrays: Vec::new(),
-            frames: Vec::new(),
-            later: None,
-            size: 0,
-        };
-        expansion.run()?;
-        Ok(expansion.out)
-    }
-
-    /// The node with the highest number.
-    pub(crate) fn last(&self) -> Option<Node> {
-        self.graph.node_indices().next_back()
-    }
-
-    pub(crate) fn instruction<'m>(&self, module: &'m Module, node: Node) -> &'m Instruction {
-        &module.instructions[self.graph[node].instruction as usize]
-    }
-}
 
 /// A run of nodes in [`Expansion::arrays`]: the arrays of one value.
 #[derive(Debug, Clone, Copy, Default)]
@@ -220,6 +67,17 @@ struct Loop {
     later_condition: Span,
 }
 
+/// Whether a conditional writes an array of its result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// No branch does, for all that is known.
+    Never,
+    /// Which value it is depends on the branch that is taken.
+    Sometimes,
+    /// Each branch does.
+    Always,
+}
+
 enum Stage {
     Condition,
     Body,
@@ -232,6 +90,7 @@ struct Expansion<'m> {
     watched: Vec<bool>,
     /// Whether a computation holds a watched call, itself or further down.
     native: Vec<bool>,
+    waits: Vec<Waits>,
     out: Dependence,
     arrays: Vec<Node>,
     frames: Vec<Frame>,
@@ -239,10 +98,40 @@ struct Expansion<'m> {
     size: usize,
 }
 
+impl Dependence {
+    /// Writes out the module; `watched` picks the native calls whose order is asked for.
+    pub(crate) fn new(module: &Module, watched: impl Fn(&Instruction) -> bool) -> Result<Self, Error> {
+        let watched: Vec<bool> =
+            module.instructions.iter().map(|i| i.opcode == Opcode::CustomCall && watched(i)).collect();
+        let mut native = vec![false; module.computations.len()];
+        for &computation in &module.callees_first {
+            let range = module.computations[computation].instructions.clone();
+            native[computation] = range.into_iter().any(|position| {
+                watched[position] || module.instructions[position].called.iter().any(|&callee| native[callee])
+            });
+        }
+        let mut expansion = Expansion {
+            module,
+            watched,
+            native,
+            waits: Vec::new(),
+            out: Self::default(),
+            arrays: Vec::new(),
+            frames: Vec::new(),
+            later: None,
+            size: 0,
+        };
+        expansion.run()?;
+        Ok(expansion.out)
+    }
+}
+
 impl<'m> Expansion<'m> {
     /// Walks the program with a stack of its own: computations may nest deeper than the machine's stack.
     fn run(&mut self) -> Result<(), Error> {
         let entry = self.module.entry;
+        let module = self.module;
+        self.waits = Waits::of_all(module, |amount| self.spend(amount))?;
         self.out.contexts.push(Context { parent: 0, caller: 0, part: Part::Entry });
         let mut arguments = vec![Span::default(); self.module.computations[entry].parameters];
         for position in self.module.computations[entry].instructions.clone() {
@@ -300,7 +189,7 @@ impl<'m> Expansion<'m> {
             Opcode::Copy if operands.len() == 1 && operands[0].count as usize == instruction.shape.leaves() => {
                 self.copy(operands[0])?
             }
-            Opcode::Call if !instruction.called.is_empty() => {
+            Opcode::Call | Opcode::Fusion if !instruction.called.is_empty() => {
                 return self.enter(instruction.called[0], Part::Whole, operands, Pending::Call);
             }
             Opcode::AsyncStart if !instruction.called.is_empty() => {
@@ -381,12 +270,47 @@ impl<'m> Expansion<'m> {
             )));
         }
         let site = u32::try_from(self.out.branches.len()).expect("sites are fewer than nodes");
-        self.out.branches.push(BranchSite { branches: Vec::new() });
         let predicate = operands[0];
+        let device = self.device(predicate, site);
+        self.out.has_devices |= device.is_some();
+        self.out.branches.push(BranchSite { branches: Vec::new(), device });
         let outer = self.guard_here()?;
         let guard = self.guard(outer, predicate)?;
         let pending = Pending::Branches { site, predicate, guard, roots: Vec::new() };
         self.enter_branch(pending)
+    }
+
+    /// What a conditional's predicate says of the devices, if it is made of the device's number and constants alone.
+    fn device(&self, predicate: Span, site: u32) -> Option<Device> {
+        /// More operations than these are not looked at.
+        const MAX_DEPTH: usize = 64;
+        let &[predicate] = self.nodes(predicate) else { return None };
+        let mut seen = vec![predicate];
+        let mut position = 0;
+        let mut of_device = false;
+        while let Some(&node) = seen.get(position) {
+            position += 1;
+            match self.out.instruction(self.module, node).opcode {
+                Opcode::DeviceNumber => of_device = true,
+                Opcode::Parameter | Opcode::CustomCall => return None,
+                _ if self.out.graph[node].rule != Rule::Any || seen.len() > MAX_DEPTH => return None,
+                _ => seen.extend(self.out.graph.neighbors_directed(node, Incoming)),
+            }
+        }
+        if !of_device {
+            return None;
+        }
+        // XLA asks a callback's own device alone: `compare(partition-id, constant)`.
+        let compare = self.out.instruction(self.module, predicate);
+        let operands: Vec<&Instruction> =
+            self.out.operands(predicate).into_iter().map(|(_, node)| self.out.instruction(self.module, node)).collect();
+        let number = match operands[..] {
+            [device, number] if compare.is_equal && device.opcode == Opcode::DeviceNumber => {
+                literal::integer(&number.literal).filter(|number| *number >= 0)
+            }
+            _ => None,
+        };
+        Some(Device { choice: number.unwrap_or(-1 - i64::from(site)), branch: 0 })
     }
 
     fn enter_branch(&mut self, mut pending: Pending) -> Result<(), Error> {
@@ -484,7 +408,7 @@ impl<'m> Expansion<'m> {
 
     fn leave_loop(&mut self, state: &Loop) -> Result<(), Error> {
         let instruction = self.here();
-        let [_, condition] = instruction.called[..] else { unreachable!("checked when the loop started") };
+        let [body, condition] = instruction.called[..] else { unreachable!("checked when the loop started") };
         let runs = instruction.runs_at_least_once || self.first_iteration_runs(condition);
         // What a condition calls in its last evaluation runs after the body.
         let base = if runs && !self.native[condition] { state.out } else { state.header };
@@ -494,9 +418,15 @@ impl<'m> Expansion<'m> {
         } else {
             (self.guard(None, state.condition)?, self.guard(None, state.later_condition)?)
         };
+        let used = self.used_by_loop()?;
         let mut nodes = Vec::with_capacity(base.count as usize);
         for leaf in 0..base.count as usize {
+            let computed = self.waits[body].results.get(leaf) == Some(&Origin::Computed);
+            let (end, later_end) = if computed { (end, later_end) } else { (None, None) };
             let node = self.node(leaf, Rule::Exit(state.site))?;
+            if let Some(used) = used.filter(|_| computed) {
+                self.edge(used, node, Edge::Guard)?;
+            }
             self.edge(self.nodes(base)[leaf], node, Edge::Operand(0))?;
             if state.twice {
                 self.edge(self.nodes(state.later_header)[leaf], node, Edge::Inside)?;
@@ -511,6 +441,76 @@ impl<'m> Expansion<'m> {
         }
         let value = self.span(&nodes)?;
         self.finish(value)
+    }
+
+    /// What the current loop waits for before it starts, in a compiled program: see [`Waits`].
+    fn used_by_loop(&mut self) -> Result<Option<Node>, Error> {
+        let instruction = self.here();
+        let init = self.top().values[instruction.operands[0]];
+        let used = |leaf| instruction.called.iter().any(|&callee| self.waits[callee].uses(0, leaf));
+        let used: Vec<usize> = (0..init.count as usize).filter(|&leaf| used(leaf)).collect();
+        self.all_of(used.into_iter().map(|leaf| (init, leaf)).collect())
+    }
+
+    /// Likewise of the current conditional; its predicate is not among it.
+    fn used_by_branches(&mut self) -> Result<Option<Node>, Error> {
+        let instruction = self.here();
+        let mut used = Vec::new();
+        for (branch, &callee) in instruction.called.iter().enumerate() {
+            let argument = self.top().values[instruction.operands[branch + 1]];
+            let leaves = (0..argument.count as usize).filter(|&leaf| self.waits[callee].uses(0, leaf));
+            used.extend(leaves.map(|leaf| (argument, leaf)));
+        }
+        self.all_of(used)
+    }
+
+    /// One node for all of these arrays, in a compiled program: XLA may still change what another one uses where.
+    fn all_of(&mut self, arrays: Vec<(Span, usize)>) -> Result<Option<Node>, Error> {
+        if arrays.is_empty() || !self.module.is_scheduled() {
+            return Ok(None);
+        }
+        let node = self.node(0, Rule::Any)?;
+        for (span, leaf) in arrays {
+            self.edge(self.nodes(span)[leaf], node, Edge::Guard)?;
+        }
+        Ok(Some(node))
+    }
+
+    /// Which branches of the current conditional write this array of its result.
+    fn written_by_branches(&self, leaf: usize) -> Written {
+        let instruction = self.here();
+        let mut passed = Vec::new();
+        let mut computed = 0;
+        for (branch, &callee) in instruction.called.iter().enumerate() {
+            match self.waits[callee].results.get(leaf) {
+                Some(Origin::Computed) => computed += 1,
+                Some(&Origin::Passed(from)) => {
+                    let argument = self.top().values[instruction.operands[branch + 1]];
+                    passed.push(self.nodes(argument).get(from as usize).map(|&node| self.unmoved(node)));
+                }
+                _ => passed.push(None),
+            }
+        }
+        if computed == instruction.called.len() {
+            return Written::Always;
+        }
+        // If each branch hands on the same array, it may lie where it lay.
+        let same = passed.first().is_some_and(|first| first.is_some() && passed.iter().all(|other| other == first));
+        if computed == 0 && same { Written::Never } else { Written::Sometimes }
+    }
+
+    /// The value that a node is, seen through what XLA may remove.
+    fn unmoved(&self, mut node: Node) -> Node {
+        while matches!(self.out.instruction(self.module, node).opcode, Opcode::Copy | Opcode::Bitcast | Opcode::Reshape)
+            && self.out.graph[node].rule == Rule::Any
+        {
+            let mut sources = self.out.graph.neighbors_directed(node, Incoming);
+            match (sources.next(), sources.next()) {
+                (Some(source), None) => node = source,
+                _ => break,
+            }
+        }
+        node
     }
 
     /// Whether the condition compares a counter that starts at a constant with a larger constant: what `lax.scan` and `fori_loop`
@@ -532,7 +532,7 @@ impl<'m> Expansion<'m> {
             Some(self.out.instruction(self.module, node))
         });
         let value = |instruction: &Instruction| {
-            if instruction.opcode == Opcode::Constant { crate::literal::integer(&instruction.literal) } else { None }
+            if instruction.opcode == Opcode::Constant { literal::integer(&instruction.literal) } else { None }
         };
         match (start.and_then(value), value(limit)) {
             (Some(start), Some(limit)) => start < limit,
@@ -557,11 +557,18 @@ impl<'m> Expansion<'m> {
                 if roots.len() < self.here().called.len() {
                     return self.enter_branch(Pending::Branches { site, predicate, guard, roots });
                 }
+                let used = self.used_by_branches()?;
                 let mut nodes = Vec::with_capacity(root.count as usize);
                 for leaf in 0..root.count as usize {
+                    let written = self.written_by_branches(leaf);
                     let node = self.node(leaf, Rule::Branches(site))?;
                     for index in 0..predicate.count as usize {
-                        self.edge(self.nodes(predicate)[index], node, Edge::Guard)?;
+                        if written != Written::Never {
+                            self.edge(self.nodes(predicate)[index], node, Edge::Guard)?;
+                        }
+                    }
+                    if let Some(used) = used.filter(|_| written == Written::Always) {
+                        self.edge(used, node, Edge::Guard)?;
                     }
                     for (branch, &root) in (0..).zip(&roots) {
                         self.edge(self.nodes(root)[leaf], node, Edge::Branch(branch))?;
@@ -763,6 +770,10 @@ impl<'m> Expansion<'m> {
             leaf: u32::try_from(leaf).map_err(|_| Error::TooLarge { limit: MAX_SIZE })?,
             call: NONE,
             rule,
+            gathers: matches!(
+                self.module.instructions[instruction].opcode,
+                Opcode::CollectiveMove | Opcode::CollectiveReduce
+            ) && self.module.instructions[instruction].among_all_devices,
         }))
     }
 

@@ -8,12 +8,12 @@
 use std::collections::HashMap;
 
 use crate::audit::Audit;
-use crate::dependence::{Node, Part};
+use crate::graph::{Node, Part};
 
 pub(crate) struct Horizons {
-    /// By computation and root, the calls that write it, in ascending order.
+    /// By computation and object, the calls that write it, in ascending order.
     writers: HashMap<(u32, u32), Vec<u32>>,
-    /// For each root, what touches it or what overlaps it last.
+    /// For each object, what touches it or what overlaps it last.
     last: Vec<LastTouch>,
     /// For each context, the nearest one around it that does not run whenever its caller does.
     contexts: Vec<u32>,
@@ -21,7 +21,7 @@ pub(crate) struct Horizons {
 
 #[derive(Clone, Copy)]
 enum LastTouch {
-    /// This call; for a root that nothing touches, any.
+    /// This call; for a object that nothing touches, any.
     Call(u32),
     /// In a later iteration of a loop.
     Later,
@@ -35,24 +35,24 @@ impl Horizons {
             contexts.push(if context.part == Part::Whole { contexts[context.parent as usize] } else { position });
         }
         let mut writers: HashMap<(u32, u32), Vec<u32>> = HashMap::new();
-        let mut touched = vec![LastTouch::Call(0); audit.roots.len()];
+        let mut last_touch = vec![LastTouch::Call(0); audit.objects.len()];
         for &call in touching {
-            let access = &audit.accesses[call as usize];
+            let touched = &audit.touched[call as usize];
             let context = contexts[dependence.calls[call as usize].context as usize];
-            for &root in &access.writes {
-                writers.entry((context, root)).or_default().push(call);
+            for &object in &touched.writes {
+                writers.entry((context, object)).or_default().push(call);
             }
-            for root in access.roots() {
-                touched[root as usize] = LastTouch::Call(call);
+            for object in touched.objects() {
+                last_touch[object as usize] = LastTouch::Call(call);
             }
         }
-        for access in &audit.later_accesses {
-            for root in access.roots() {
-                touched[root as usize] = LastTouch::Later;
+        for touched in &audit.touched_later {
+            for object in touched.objects() {
+                last_touch[object as usize] = LastTouch::Later;
             }
         }
         let last_of = |others: &Vec<u32>| {
-            others.iter().fold(LastTouch::Call(0), |last, &root| match (last, touched[root as usize]) {
+            others.iter().fold(LastTouch::Call(0), |last, &object| match (last, last_touch[object as usize]) {
                 (LastTouch::Call(a), LastTouch::Call(b)) => LastTouch::Call(a.max(b)),
                 _ => LastTouch::Later,
             })
@@ -74,13 +74,13 @@ impl Horizons {
             a
         });
         let mut horizon = last_call;
-        for access in calls.iter().map(|&call| &audit.accesses[call as usize]) {
-            for root in access.roots() {
+        for touched in calls.iter().map(|&call| &audit.touched[call as usize]) {
+            for object in touched.objects() {
                 let next_write = self
                     .writers
-                    .get(&(context, root))
+                    .get(&(context, object))
                     .and_then(|writers| writers.get(writers.partition_point(|&call| call <= last_call)));
-                horizon = match (next_write, self.last[root as usize]) {
+                horizon = match (next_write, self.last[object as usize]) {
                     (Some(&call), _) => horizon.max(call),
                     (None, LastTouch::Call(call)) if call <= last_call => horizon,
                     (None, LastTouch::Call(call)) if context_of(call) == context => horizon.max(call),

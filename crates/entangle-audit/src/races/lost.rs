@@ -2,12 +2,9 @@
 
 use std::collections::HashMap;
 
-use petgraph::Direction::Incoming;
-use petgraph::visit::EdgeRef as _;
-
 use crate::audit::Audit;
-use crate::dependence::{Edge, Node};
-use crate::module::Source;
+use crate::graph::Node;
+use crate::hlo::Source;
 
 /// A native call that optimization removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,16 +64,8 @@ fn match_up(
 }
 
 /// Each operand's number and value.
-type Operands = Vec<(u32, Node)>;
+type Operands = Vec<(usize, Node)>;
 
 fn operands(audit: &Audit, call: usize) -> Operands {
-    let edges = audit.dependence.graph.edges_directed(audit.dependence.calls[call].node, Incoming);
-    let mut operands: Vec<_> = edges
-        .filter_map(|edge| match *edge.weight() {
-            Edge::Operand(number) => Some((number, edge.source())),
-            _ => None,
-        })
-        .collect();
-    operands.sort_unstable();
-    operands
+    audit.dependence.operands(audit.dependence.calls[call].node)
 }

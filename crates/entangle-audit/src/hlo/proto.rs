@@ -79,10 +79,54 @@ pub(crate) struct HloInstructionProto {
     pub(crate) called_computation_ids: Vec<i64>,
     #[prost(bytes = "vec", tag = "43")]
     pub(crate) backend_config: Vec<u8>,
+    /// Of a collective, as `ReplicaGroup`s.
+    #[prost(bytes = "vec", repeated, tag = "49")]
+    pub(crate) replica_groups: Vec<Vec<u8>>,
     #[prost(string, tag = "63")]
     pub(crate) comparison_direction: String,
+    #[prost(message, optional, tag = "87")]
+    pub(crate) device_list: Option<CollectiveDeviceList>,
+    #[prost(message, optional, tag = "93")]
+    pub(crate) mesh_list: Option<MeshDeviceList>,
     #[prost(message, repeated, tag = "74")]
     pub(crate) output_operand_aliasing: Vec<OutputOperandAliasing>,
+}
+
+/// Groups of devices, listed or counted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CollectiveDeviceList {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub(crate) groups: Vec<Vec<u8>>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) counted: Option<CountedGroups>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CountedGroups {
+    #[prost(int64, tag = "1")]
+    pub(crate) groups: i64,
+}
+
+/// Groups of devices, as axes of a mesh.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct MeshDeviceList {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) mesh: Option<Mesh>,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) axes: Vec<AxisOfMesh>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Mesh {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub(crate) axes: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct AxisOfMesh {
+    /// There if only a part of the axis is meant.
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub(crate) part: Option<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

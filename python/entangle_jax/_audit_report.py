@@ -1,0 +1,295 @@
+"""What `audit` found: the report, and what it holds. `_audit_text` renders it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import html
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from entangle_jax import _audit_text, _native
+
+WRITTEN, COMPILED = "as written", "compiled"
+
+_HERE = str(Path(__file__).parent)
+_MAX_LINES = 4
+"""So many lines of a call's stack are shown: enough to get out of a wrapper."""
+
+
+class RaceError(RuntimeError):
+    """Native calls that touch the same object are not ordered by data. The report says which."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A line of source code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """`file:line`."""
+        return f"{self.file}:{self.line}" if self.file else "an unknown line"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A native call at one place of a program: a function called twice counts twice, a loop's body once."""
+
+    program: str
+    """`"as written"` or `"compiled"`."""
+    index: int
+    """Its position in that program."""
+    name: str
+    """The name of the instruction."""
+    target: str
+    kind: str
+    """`"read"`, `"write"` or `"entangle"`."""
+    place: tuple[str, ...]
+    """The computations around it, the outermost first."""
+    sources: tuple[Source, ...]
+    """Where it comes from, the innermost line first. Empty where the program does not say."""
+    op_name: str
+    """JAX's name for it, with the transformations and `jax.named_scope`s around it."""
+    handles: tuple[str, ...]
+    """The names of the objects it touches: the values that stand for them, or their resource."""
+
+    @property
+    def source(self) -> Source:
+        """The innermost line."""
+        return self.sources[0] if self.sources else Source("", 0, "")
+
+    def __str__(self) -> str:
+        """What it does, which target, and where: the innermost line, and the lines that led there."""
+        kind = "" if self.kind == self.target else f"{self.kind} "
+        # What led to the call of `audit`, or further out, is of no use.
+        inner = itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources)
+        lines = [f"{source} ({source.function})" if source.function else str(source) for source in inner]
+        return f"{kind}{self.target} at {', called at '.join(lines[:_MAX_LINES]) or self.source}"
+
+
+@dataclass(frozen=True)
+class Object:
+    """Something that native calls of one program touch."""
+
+    program: str
+    """`"as written"` or `"compiled"`."""
+    name: str
+    """The value that stands for it, such as an argument; or its resource."""
+    readers: tuple[Call, ...]
+    writers: tuple[Call, ...]
+    may_be: tuple[str, ...]
+    """Other objects of the program that may be this one. It was taken for different from all that are not named."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two calls that touch the same object, at least one of which changes it, with no data path either way."""
+
+    first: Call
+    second: Call
+    handle: str
+    """The value that stands for the object."""
+    loop: str | None
+    """The loop in whose later iteration `second` races with `first`; None if they race in one run of it."""
+    unproven: str | None
+    """What orders them without proof: `"schedule"`, `"control edge"` or nothing."""
+    programs: tuple[str, ...]
+    """The programs in which they race."""
+
+    @property
+    def fix(self) -> str:
+        """The line to write."""
+        if self.loop is not None:
+            return (
+                "carry the handle through the loop and end each iteration with "
+                f"`handle = entangle(handle, result of {self.first.target})`"
+            )
+        return (
+            f"right after the first, in the same loop or branch: `handle = entangle(handle, result of "
+            f"{self.first.target})`; hand that handle on, and call {self.second.target} with it"
+        )
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A native call of the program as written that the compiled one has not."""
+
+    call: Call
+    merged_with: Call | None
+    """An equal call that stands for it now; None if it was dropped because nothing needed its result."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy that a call of `entangle` brought with it."""
+
+    leaf: int
+    """Which leaf of the payload."""
+    bytes: int
+    name: str
+    """The name of the copy in the compiled program."""
+    why: str
+    """`"argument not donated"`, `"passed twice"`, `"still used"`, `"constant"`, `"layout"` or `"unknown"`."""
+    whom: str | None
+    """The argument, or who still uses the value."""
+
+
+@dataclass(frozen=True)
+class Entangle:
+    """A call of `entangle` and what it cost in the compiled program."""
+
+    call: Call
+    payload_bytes: int
+    leaves: int
+    witnesses: int
+    copies: tuple[Copy, ...]
+    """Empty if the payload stays in place."""
+    transposes: tuple[str, ...]
+    """Transposes right before and after it."""
+    collectives: tuple[str, ...]
+    """Collectives right before and after it."""
+    dropped: tuple[str, ...]
+    """Leaves that it does not order, or that order nothing."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes copied, of all leaves."""
+        return sum(copy.bytes for copy in self.copies)
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What `audit` found. `str(report)` is a table, and a notebook draws the picture."""
+
+    module: str
+    """The name of the program."""
+    programs: tuple[str, ...]
+    """What was looked at: the program as written, the compiled one, or both."""
+    calls: tuple[Call, ...]
+    """The native calls of the given targets, and those of `entangle`, of all programs."""
+    races: tuple[Race, ...]
+    more_races: int
+    """How many more there are than `races` lists."""
+    lost: tuple[Lost, ...]
+    entangles: tuple[Entangle, ...]
+    not_called: tuple[str, ...]
+    """Targets that were given, in `reads` or `writes`, and that no program here calls."""
+    not_given: tuple[str, ...]
+    """Targets that the programs call and that were not given: nothing is known of them."""
+    unnamed_arguments: bool
+    """The program's arguments have no names and their pytree is not known, so that a handle's two parts, the token and
+    the fence of a `Handle`, were taken for two objects unless they were given as the same."""
+    _audits: dict[str, Any] = dataclasses.field(compare=False)
+
+    @functools.cached_property
+    def objects(self) -> tuple[Object, ...]:
+        """What the calls touch, in each program. Which of them were taken for different objects is an assumption."""
+        found: list[Object] = []
+        for program, one in self._audits.items():
+            calls = [call for call in self.calls if call.program == program]
+            found += _objects(program, calls, one)
+        return tuple(found)
+
+    def ordered(self, a: Call | str, b: Call | str, *, later_iteration: bool = False) -> bool:
+        """Whether `b` comes after `a` by a data path, in every run.
+
+        Args:
+          a: a call of `calls`, or the name of a target: all its calls.
+          b: likewise.
+          later_iteration: ask for `b` in every later iteration of each loop around both, not in the same one.
+
+        Raises:
+          ValueError: there is no such call, the two calls are of different programs, or there is no loop around both.
+        """
+        firsts, seconds = self._calls(a), self._calls(b)
+        pairs, answers = False, []
+        for program, one in self._audits.items():
+            of = [[call.index for call in calls if call.program == program] for calls in (firsts, seconds)]
+            pairs |= all(of)
+            answers.append(one.all_ordered(*of, later_iteration))
+        known = [answer for answer in answers if answer is not None]
+        if not known:
+            where = "in a loop together" if later_iteration and pairs else "in the same program"
+            raise ValueError(f"{a} and {b} are not {where}.")
+        return all(known)
+
+    @property
+    def looked(self) -> bool:
+        """Whether there was anything to look for: a call of a target in `reads` or `writes`."""
+        return any(call.kind in {"read", "write"} for call in self.calls)
+
+    def raise_if_races(self) -> None:
+        """Raise if there is a race.
+
+        Raises:
+          RaceError: with this report as its message.
+          ValueError: there is no call of a target in `reads` or `writes`, so that nothing was looked at.
+        """
+        if self.races:
+            raise RaceError(str(self))
+        if not self.looked:
+            raise ValueError(f"entangle_jax.audit: {_audit_text.nothing(self)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as dictionaries, lists, strings and numbers, for JSON."""
+        fields = {field.name for field in dataclasses.fields(self)} - {"_audits"} | {"objects"}
+        return {name: _plain(getattr(self, name)) for name in sorted(fields)}
+
+    def to_dot(self) -> str:
+        """The picture in the DOT language: native calls as boxes, data paths as arrows, races in red."""
+        program = self.programs[-1]
+        return _audit_text.dot(self, self._audits[program].graph())
+
+    def _repr_svg_(self) -> str:
+        """The picture, for notebooks."""
+        return _native.draw(self.to_dot())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {
+            "text/plain": str(self),
+            "image/svg+xml": self._repr_svg_(),
+            "text/html": f"{self._repr_svg_()}<pre>{html.escape(str(self))}</pre>",
+        }
+
+    def __repr__(self) -> str:
+        """The table."""
+        return str(self)
+
+    def __str__(self) -> str:
+        """A table for people: races and the fix for each, calls that were lost, and what each `entangle` cost."""
+        return _audit_text.table(self)
+
+    def _calls(self, which: Call | str) -> list[Call]:
+        calls = [call for call in self.calls if which in (call, call.target)]
+        if not calls:
+            targets = ", ".join(sorted({call.target for call in self.calls})) or "none"
+            raise ValueError(f"{which!s} is no call of this report; the targets looked at have calls of: {targets}.")
+        return calls
+
+
+def _objects(program: str, calls: Sequence[Call], audit: _native.Audit) -> list[Object]:
+    objects = audit.objects()
+    readers: list[list[Call]] = [[] for _ in objects]
+    writers: list[list[Call]] = [[] for _ in objects]
+    for call, known in zip(calls, audit.calls(), strict=True):
+        for users, touched in ((readers, known.reads), (writers, known.writes)):
+            for position in touched:
+                users[position].append(call)
+    return [
+        Object(program, one.name, tuple(reading), tuple(writing), tuple(objects[other].name for other in one.may_be))
+        for one, reading, writing in zip(objects, readers, writers, strict=True)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,157 @@
+"""A report in words, as a table, and as a picture in the DOT language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from entangle_jax import _native
+    from entangle_jax._audit_report import Entangle, Object, Race, Report
+
+_MAX_OBJECTS = 8
+"""So many objects that were taken for different ones are named."""
+
+_LOOKS = {
+    "entangle": 'shape=ellipse, fillcolor="#eeeeee"',
+    "write": 'shape=box, fillcolor="#ffe8c0"',
+    "read": 'shape=box, fillcolor="#d8ecff"',
+}
+
+
+def table(report: Report) -> str:
+    """Races and the fix for each, what was taken for different objects, lost calls, what each `entangle` cost."""
+    races = count(len(report.races) + report.more_races, "race") if report.looked else "not looked for races"
+    native = [sum(c.kind != "entangle" for c in report.calls if c.program == program) for program in report.programs]
+    lines = [
+        f"{report.module} ({' and '.join(report.programs)}): {races}, {count(native[0], 'native call')}"
+        f"{f' ({native[-1]} compiled)' if native[-1] != native[0] else ''}, "
+        f"{count(len(report.entangles), 'entangle call')}"
+    ]
+    if not report.looked:
+        lines.append(nothing(report))
+    elif report.not_called:
+        lines.append(f"Given, but not called here: {', '.join(report.not_called)}. {_others(report)}")
+    if len(report.programs) == 1:
+        lines.append(_half(report))
+    if report.unnamed_arguments:
+        lines.append(
+            "The arguments have no names here, so the audit cannot tell which two of them are the token and the fence "
+            "of one Handle, and took them for two objects. Say which are one with `--same 0,1`."
+        )
+    lines += _assumed(report)
+    for race in report.races:
+        lines += ["", *_race(race)]
+    if report.more_races:
+        lines += ["", f"and {count(report.more_races, 'race')} more"]
+    for lost in report.lost:
+        fate = f"merged with {lost.merged_with}" if lost.merged_with else "dropped: nothing needs its result"
+        lines += ["", f"LOST  {lost.call}", f"      {fate}"]
+    if report.entangles:
+        lines += ["", *_costs(report.entangles)]
+    return "\n".join(lines)
+
+
+def nothing(report: Report) -> str:
+    """Why nothing was looked at."""
+    given = ", ".join(report.not_called)
+    what = f"of the targets given, {given}, none is called here" if given else "no targets were given"
+    return f"{what}, so no order was looked at: name them in `reads` and `writes`. {_others(report)}"
+
+
+def dot(report: Report, graph: _native.Graph) -> str:
+    """The last program of the report: native calls as boxes, data paths as arrows, races in red."""
+    program = report.programs[-1]
+    calls = [call for call in report.calls if call.program == program]
+    drawn = calls[: len(calls) - graph.more]
+    lines = [f"digraph {_quoted(report.module)} {{", '  node [style=filled, fontname="sans-serif"];']
+    for call in drawn:
+        where = f"{call.source.file.rpartition('/')[2]}:{call.source.line}" if call.sources else ""
+        label = "\\n".join(part for part in (call.target, where) if part)
+        lines.append(f'  n{call.index} [label="{label}", {_LOOKS[call.kind]}];')
+    lines += [f"  n{first} -> n{second};" for first, second in graph.edges]
+    for race in report.races:
+        if race.first.program == program and max(race.first.index, race.second.index) < len(drawn):
+            label = "race in the next iteration" if race.loop else "race"
+            ends = f"n{race.first.index} -> n{race.second.index}"
+            lines.append(f'  {ends} [label="{label}", color=red, fontcolor=red, dir=both];')
+    return "\n".join([*lines, "}"])
+
+
+def count(number: int, what: str) -> str:
+    """`no races`, `1 race`, `2 races`."""
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def _others(report: Report) -> str:
+    return f"Other targets that are called: {', '.join(report.not_given) or 'none'}."
+
+
+def _half(report: Report) -> str:
+    if report.programs == ("compiled",):
+        return "Only the compiled program was looked at: calls that XLA merged or dropped are not seen."
+    return "Only the program as written was looked at: what XLA makes of it, and who waits for whom then, is not seen."
+
+
+def _assumed(report: Report) -> list[str]:
+    """The objects that were taken for different ones."""
+    if not report.looked:
+        return []
+    objects = [one for one in report.objects if one.program == report.programs[-1]]
+    different = [one for one in objects if len(one.may_be) < len(objects) - 1]
+    if not different:
+        return []
+    lines = [f"  {one.name}: {_users(one)}" for one in different[:_MAX_OBJECTS]]
+    if len(different) > _MAX_OBJECTS:
+        lines.append(f"  and {len(different) - _MAX_OBJECTS} more, see `objects`")
+    return ["Taken for different objects, which no program can prove:", *lines]
+
+
+def _users(one: Object) -> str:
+    said = []
+    for users, what in ((one.writers, "written"), (one.readers, "read")):
+        if users:
+            said.append(f"{what} by {', '.join(sorted({call.target for call in users}))}")
+    said += [f"may be {', '.join(one.may_be)}"] if one.may_be else []
+    return "; ".join(said)
+
+
+def _race(race: Race) -> list[str]:
+    when = f", the second in a later iteration of {race.loop}" if race.loop else ""
+    proof = f"; only the {race.unproven} has them in this order, which proves nothing" if race.unproven else ""
+    return [
+        f"RACE  {race.first}",
+        f"  and {race.second}{when}",
+        f"      both touch {race.handle}, and no data leads from one to the other {_where(race.programs)}{proof}",
+        f"      fix: {race.fix}",
+    ]
+
+
+def _where(programs: Sequence[str]) -> str:
+    return f"({' and '.join(programs)})"
+
+
+def _costs(entangles: Sequence[Entangle]) -> list[str]:
+    rows = [("entangle at", "payload", "copied", "why")]
+    for one in entangles:
+        reasons = (
+            {copy.why + (f": {copy.whom}" if copy.whom else "") for copy in one.copies}
+            | {f"around it: {name}" for name in (*one.transposes, *one.collectives)}
+            | set(one.dropped)
+        )
+        copied = _size(one.copied_bytes) if one.copies else "in place"
+        rows.append((str(one.call.source), _size(one.payload_bytes), copied, "; ".join(sorted(reasons))))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _size(count: int) -> str:
+    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{size:.0f} {units[0]}" if size >= 10 or size == int(size) else f"{size:.1f} {units[0]}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
