@@ -1,13 +1,16 @@
 """Calls of the host, which share no data, are ordered by what entangle puts between them."""
 
+import compiled
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from absent import STATUS, array, compile_for_tpu, kernels, paths, read, write
 from jax.experimental import io_callback
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
-from entangle_jax import Handle, entangle
+from entangle_jax import Handle, RaceError, _native, audit, entangle
 
 TOKEN = array(dtype="int32")
 
@@ -142,3 +145,74 @@ def test_a_witness_of_several_sources_waits_for_each(dtype):
 
     found = paths(compile_for_tpu(program, TOKEN))
     assert {"call_left", "call_right"} <= found["call_after"]
+
+
+ACCESSES = {
+    "reads": [_native.Access(writes=False, op_name=f"call_{name}") for name in ("before", "after")],
+    "writes": [_native.Access(writes=True, op_name="call_write")],
+}
+
+
+def test_the_audit_finds_the_race_and_proves_the_order():
+    report = audit(jax.jit(read_write_read(entangle)).lower(TOKEN, TOKEN), **ACCESSES)
+    assert report.programs == ("as written", "compiled")
+    assert report.races == ()
+    assert len(report.entangles) == 2
+    without = audit(jax.jit(read_write_read(nothing)).lower(TOKEN, TOKEN), **ACCESSES)
+    assert {(race.first.kind, race.second.kind) for race in without.races} >= {("read", "write")}
+    with pytest.raises(RaceError, match="test_order"):
+        without.raise_if_races()
+
+
+def test_the_audit_says_what_a_payload_cost():
+    (cost,) = audit(jax.jit(entangle).lower(array(1024, 1024), array())).entangles
+    assert cost.payload_bytes == 1024 * 1024 * 4
+    assert [copy.why for copy in cost.copies] == ["argument not donated"]
+    (cost,) = audit(jax.jit(entangle, donate_argnums=0).lower(array(1024, 1024), array())).entangles
+    assert cost.copies == ()
+
+
+def test_a_kernel_with_side_effects_is_an_access():
+    def kernel(name, token):
+        out = jax.ShapeDtypeStruct((1,), jnp.int32)
+        call = pl.pallas_call(
+            lambda i, o: None,
+            out_shape=out,
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=pl.BlockSpec(memory_space=pl.ANY),
+            compiler_params=pltpu.CompilerParams(has_side_effects=True),
+            name=name,
+        )
+        with jax.named_scope(f"call_{name}"):
+            return call(token)
+
+    def program(tie):
+        def run(token):
+            done = kernel("write", token)
+            return done, kernel("after", tie(token, done))
+
+        return run
+
+    token = array(1, dtype="int32")
+    with jax.sharding.use_abstract_mesh(token.sharding.mesh.abstract_mesh):
+        assert audit(jax.jit(program(entangle)).lower(token), **ACCESSES).races == ()
+        assert audit(jax.jit(program(nothing)).lower(token), **ACCESSES).races
+
+
+def test_a_call_without_operands_in_a_branch_of_an_entangled_true_waits():
+    def program(tie):
+        def run(token, value):
+            done = write(token, value, "write")
+
+            def bare():
+                with jax.named_scope("call_after"):
+                    return io_callback(lambda: np.int32(0), STATUS)
+
+            return jax.lax.cond(tie(jnp.bool_(True), done), bare, lambda: jnp.int32(0))
+
+        return run
+
+    lowered = jax.jit(program(entangle)).lower(TOKEN, TOKEN)
+    assert len(compiled.instructions(lowered.compile().as_text(), "conditional")) == 1
+    assert audit(lowered, **ACCESSES).races == ()
+    assert audit(jax.jit(program(nothing)).lower(TOKEN, TOKEN), **ACCESSES).races

@@ -133,10 +133,8 @@ fn check_instruction(
     computations: &HashMap<i64, usize>,
     place: impl Fn(&str) -> String,
 ) -> Result<Instruction, Error> {
-    let opcode = match proto.is_host_transfer {
-        true => Opcode::of_host_transfer(&proto.opcode),
-        false => Opcode::parse(&proto.opcode),
-    };
+    let opcode =
+        if proto.is_host_transfer { Opcode::of_host_transfer(&proto.opcode) } else { Opcode::parse(&proto.opcode) };
     let among_all_devices = opcode.is_collective() && among_all(&proto);
     let name = proto.name;
     if proto.opcode.is_empty() {
