@@ -89,7 +89,11 @@ def test_in_a_branch(tie):
     assert ("call_other" in found.get("call_after", ())) == (tie is entangle)
 
 
-@pytest.mark.parametrize("transform", [jax.vmap, jax.grad, jax.checkpoint, jax.jit])
+def tangent(function):
+    return lambda x: jax.jvp(function, (x,), (x,))[1]
+
+
+@pytest.mark.parametrize("transform", [jax.vmap, jax.grad, jax.checkpoint, jax.jit, tangent])
 def test_under_a_transformation_the_order_stays(transform):
     """`read` and `write` here are of a whole batch."""
 
