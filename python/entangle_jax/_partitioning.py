@@ -54,8 +54,9 @@ def behind_barriers(ctx: mlir.LoweringRuleContext, operands: Sequence[Any], n: i
     barrier an operand is on the mesh of the others. The barriers are gone once Shardy is done. They let shardings
     through to the call, not back: the other way nothing comes from the call to a witness or a scalar.
     """
-    module = ctx.module_context.module.operation
-    if module.attributes["mhlo.num_partitions"].value == 1 or not jax.config.jax_use_shardy_partitioner:
+    partitions: Any = ctx.module_context.module.operation.attributes["mhlo.num_partitions"]
+    config: Any = jax.config
+    if partitions.value == 1 or not config.jax_use_shardy_partitioner:
         return list(operands)
     sdy = _private.sdy()
     forward = mlir.ir.IntegerAttr.get(mlir.ir.IntegerType.get_signless(32), 1)
@@ -91,7 +92,7 @@ def _propagate_user_sharding(user_sharding: Any, shape: Any, backend: Any) -> An
 def _infer_sharding_from_operands(shapes: Any, shardings: Sequence[Any], result: Any, backend: Any) -> Any:
     del shapes, backend
     # What nobody has said anything about yet is whole.
-    known = [_on_all_devices(sharding or _private.HloSharding.replicate()) for sharding in shardings]
+    known = [sharding or _private.HloSharding.replicate() for sharding in shardings]
     if not result.is_tuple():
         return known[0]
     return _private.HloSharding.tuple_sharding(result, known[: len(result.tuple_shapes())])

@@ -48,9 +48,9 @@ def _abstract_eval(*avals: Any, n: int, shared: tuple[int, ...]) -> list[Any]:
     return list(avals[:n])
 
 
-# Lowering: one custom call for the leaves in device memory, and one for each leaf in host memory, since XLA:GPU compiles
-# no call that has a result in host memory beside another result. Each call waits for all other operands: for those that
-# have been through a call already, as they came out of it.
+# Lowering: one custom call for the leaves in device memory, and one for each leaf in host memory, since XLA:GPU
+# compiles no call that has a result in host memory beside another result. Each call waits for all other operands: for
+# those that have been through a call already, as they came out of it.
 def _lower_natively(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
     if n == len(operands) and not shared:  # no witness is left, as in the linear map of a checkpointed function
         return operands
@@ -154,13 +154,12 @@ def _linearize(for_reverse: bool, nonzeros: Any, *primals: Any, n: int, shared: 
     params = {"n": n, "shared": shared}
     if not for_reverse:
         return _private.linearize_from_jvp_rule(entangle_p, for_reverse, nonzeros, *primals, **params)
-    # What a rule returns has grown from 4 values to 5 between jax 0.10 and 0.11, but for all of them it is first the
-    # results, then which of them have tangents, and last the linear map: take the rest, which is empty, from JAX
-    # itself.
-    out, _, *residuals, _ = _private.linearize_from_jvp_rule(
-        entangle_p, for_reverse, [False] * len(primals), *primals, **params
-    )
-    return out, list(nonzeros[:n]), *residuals, lambda *args: list(args[-len(primals) :][:n])
+    # A rule returns the results first, then which of them have tangents, and the linear map last. What stands between
+    # differs from version to version: take it, as it is without tangents, from JAX itself.
+    rule = list(_private.linearize_from_jvp_rule(entangle_p, for_reverse, [False] * len(primals), *primals, **params))
+    rule[1] = list(nonzeros[:n])
+    rule[-1] = lambda *args: list(args[-len(primals) :][:n])
+    return tuple(rule)
 
 
 _private.primitive_linearizations[entangle_p] = _linearize
