@@ -45,8 +45,8 @@ def entangle(payload: P, *witnesses: Any) -> P:
 
     Warns:
       OrderingWarning: something cannot be ordered: no witness or no payload has an array leaf, a leaf has
-        no elements, the platform is none of CPU, CUDA, ROCm and TPU, or, on TPU, a leaf is an XLA token. Outside of `jit`
-        at least once for each signature.
+        no elements, the platform is none of CPU, CUDA, ROCm and TPU, or, on TPU, a leaf is an XLA token. Outside of
+        `jit` at least once for each signature.
 
     Outside of `jit` the payload is copied, as is any argument that is not donated: entangle the
     small array that names a native object, not the large ones beside it.

@@ -160,8 +160,8 @@ mlir.register_lowering(_native_p, lambda ctx, operand: [operand])
 
 def _lower_for_tpu(ctx: mlir.LoweringRuleContext, operand: Any) -> Any:
     raise NotImplementedError(
-        "entangle_jax.testing: there are no slots on TPU, where a program cannot call native code of the host. Test order "
-        "there with `jax.pure_callback` and `jax.experimental.io_callback`, which the host runs, or with "
+        "entangle_jax.testing: there are no slots on TPU, where a program cannot call native code of the host. Test "
+        "order there with `jax.pure_callback` and `jax.experimental.io_callback`, which the host runs, or with "
         "`entangle_jax.audit`; or use slots on the CPU: `with jax.default_device(jax.devices('cpu')[0])`."
     )
 
