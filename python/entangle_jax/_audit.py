@@ -9,9 +9,12 @@ the same object must be connected by data; in the second one it shows what was c
 resource"). `_audit_targets` makes them of the names that a person gives in `reads` and `writes`. What a program says
 itself (a mark in the names of its calls, say) is more of them, given as `accesses`:
 
-    _native.Access(writes=True, target="lu_refactor", resource="matrix", operands=[0])    # by target; told apart by operand 0
-    _native.Access(writes=False, op_name="jit(solve[reads matrix])", resource="matrix")   # by a part of JAX's name; all of it
-    _native.Access(writes=True, name="custom-call.7", resource="matrix", attribute="id")  # by the instruction; by an attribute
+    # The calls of a target; operand 0 tells the objects of the resource apart.
+    _native.Access(writes=True, target="lu_refactor", resource="matrix", operands=[0])
+    # The calls whose name, as JAX calls them, has this in it; they touch all of the resource.
+    _native.Access(writes=False, op_name="jit(solve[reads matrix])", resource="matrix")
+    # One instruction; an attribute names the object.
+    _native.Access(writes=True, name="custom-call.7", resource="matrix", attribute="id")
 
 A call that several of them match does all that they say. The rules are those of `entangle_audit::Access`, in
 `crates/entangle-audit/src/objects/access.rs`.
@@ -21,9 +24,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
@@ -42,6 +44,9 @@ from entangle_jax._audit_report import (
     Source,
 )
 from entangle_jax._audit_targets import TargetSpec, TargetSpecs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = [
     "COMPILED",
@@ -62,7 +67,14 @@ __all__ = [
 ]
 
 
-def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = (), **kwargs: Any) -> Report:
+def audit(
+    fn: Any,
+    *args: Any,
+    reads: TargetSpecs = (),
+    writes: TargetSpecs = (),
+    same: Sequence[Sequence[int]] | None = None,
+    **kwargs: Any,
+) -> Report:
     """Prove from the compiled program that native calls are ordered, and show what that cost.
 
     >>> import jax
@@ -88,9 +100,9 @@ def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = ()
     same; different arguments, different constants and elements at different known indices are different ones. The token
     and the fence of an argument that is a `Handle` are one object.
 
-    **What is not proven.** That what was taken for different objects are different ones: `Report.objects` lists them, and
-    a resource makes one object of them. Anything about native calls whose targets are not given. What a native call does
-    with an object that it reaches otherwise than through its handle.
+    **What is not proven.** That what was taken for different objects are different ones: `Report.objects` lists them,
+    and a resource makes one object of them. Anything about native calls whose targets are not given. What a native call
+    does with an object that it reaches otherwise than through its handle.
 
     Args:
       fn: a function, jitted or not, which is lowered and compiled for the arguments; or a `jax.stages.Lowered`; or a
@@ -103,6 +115,9 @@ def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = ()
         each. All calls of one resource touch one object, unless an operand or attribute tells its objects apart; those
         of two resources never touch the same one.
       writes: the native targets that change an object, likewise.
+      same: groups of arguments of the program, by their numbers from 0, that are one object. The audit knows which two
+        are the token and the fence of a `Handle`, but not if another library hands their leaves to jax one by one: the
+        report says so, and is no proof. `()` says that all of them are different objects.
       **kwargs: its keyword arguments.
 
     Raises:
@@ -111,19 +126,30 @@ def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = ()
       ValueError: a target is neither called nor registered; there are reads and no writes; a call does not have the
         operand or attribute; or the program cannot be read.
     """
-    stage = _stage(fn)
-    if stage is not None and (args or kwargs):
+    given = _stage(fn)
+    if given is not None and (args or kwargs):
         raise TypeError(
-            f"entangle_jax.audit: got a jax.stages.{type(stage).__name__}, which has its arguments already, and "
+            f"entangle_jax.audit: got a jax.stages.{type(given).__name__}, which has its arguments already, and "
             "others: leave them out, or pass the function."
         )
+    wrapper = fn if given is not None else _lower(fn, args, kwargs)
+    stage = given or _stage(wrapper)
     if isinstance(stage, jax.stages.Compiled):
         programs = {COMPILED: _optimized(stage)}
-    else:
-        stage = stage or _lower(fn, args, kwargs)
+    elif stage is not None:
         programs = {WRITTEN: _unoptimized(stage), COMPILED: _optimized(stage.compile())}
-    same = _audit_arguments.handles(stage)
-    return audit_programs(programs, reads, writes, same=same or (), pair_by_name=same is None)
+    else:
+        raise TypeError(
+            f"entangle_jax.audit: `lower` of the function returned an object of type {type(wrapper).__name__}, wanted "
+            "a jax.stages.Lowered."
+        )
+    # Another library may hand jax the leaves of its arguments, and keep to itself how they belong together.
+    handles = (
+        _audit_arguments.handles(stage) if stage is wrapper else _audit_arguments.handles_in_order(stage, args, kwargs)
+    )
+    if handles is not None:
+        same = [*handles, *(same or ())]
+    return audit_programs(programs, reads, writes, same=same, pair_by_name=handles is None)
 
 
 def _stage(fn: Any) -> jax.stages.Lowered | jax.stages.Compiled | None:
@@ -140,7 +166,7 @@ def audit_programs(
     writes: TargetSpecs,
     *,
     accesses: Iterable[_native.Access] = (),
-    same: Sequence[Sequence[int]] = (),
+    same: Sequence[Sequence[int]] | None = None,
     pair_by_name: bool = True,
     called_elsewhere: Iterable[str] = (),
 ) -> Report:
@@ -151,13 +177,13 @@ def audit_programs(
       reads: as of `audit`.
       writes: as of `audit`.
       accesses: what is known of calls besides.
-      same: groups of arguments, by their numbers in the program, that are one object.
+      same: groups of arguments, by their numbers in the program, that are one object; None if that is not known.
       pair_by_name: the names of the arguments say too which two are a `Handle`; false if `same` says it all.
       called_elsewhere: targets that other programs call, so that they are known not to be misspelt.
     """
     given = _audit_targets.accesses(reads, writes)
     known = [*given, *accesses]
-    groups = [list(group) for group in same]
+    groups = [list(group) for group in same or ()]
     audits = {
         name: _native.Audit(program, known, same=groups, pair_by_name=pair_by_name)
         for name, program in programs.items()
@@ -187,12 +213,12 @@ def audit_programs(
         entangles=tuple(_entangle(calls[last], cost) for cost in audits[last].costs()),
         not_called=tuple(name for name in names if name not in called),
         not_given=tuple(sorted(called - {*names, "entangle"})),
-        unnamed_arguments=pair_by_name and not same and _audit_arguments.are_unnamed(audits[last].arguments),
+        unnamed_arguments=same is None and _audit_arguments.are_unnamed(audits[last]),
         _audits=audits,
     )
 
 
-def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> jax.stages.Lowered:
+def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not callable(fn):
         remedy = "; for XLA's dump files: `python -m entangle_jax audit FILE`" if isinstance(fn, str | Path) else ""
         raise TypeError(
@@ -200,14 +226,7 @@ def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> jax.stages
             f"or a jax.stages.Compiled{remedy}."
         )
     lower: Callable[..., Any] = fn.lower if hasattr(fn, "lower") else jax.jit(fn).lower
-    lowered = lower(*args, **kwargs)
-    stage = _stage(lowered)
-    if not isinstance(stage, jax.stages.Lowered):
-        raise TypeError(
-            f"entangle_jax.audit: `lower` of the function returned an object of type {type(lowered).__name__}, wanted "
-            "a jax.stages.Lowered."
-        )
-    return stage
+    return lower(*args, **kwargs)
 
 
 def _unoptimized(lowered: jax.stages.Lowered) -> bytes:

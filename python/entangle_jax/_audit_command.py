@@ -28,11 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--same",
         action="append",
-        default=[],
         type=_numbers,
         metavar="N,M",
         help="arguments of the program, by their numbers from 0, that are one object, as the token and the fence of a "
-        "Handle are; needed where they have no names. May be repeated",
+        "Handle are; needed where they have no names. May be repeated; `none` if all are different objects",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--svg", type=Path, metavar="OUT", help="draw the picture of the one program to this file")
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Where one file is a program as written (before optimizations) and another the same one compiled, the two are\n"
         "reported on together.\n"
         "Exit status 0: no race; 1: a race; 2: a file cannot be read, a target is named that no file\n"
-        "calls, or reads are named and no writes."
+        "calls, reads are named and no writes, or arguments without names may be one object."
     )
 
 
@@ -62,19 +61,20 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n\n".join(map(str, reports)))
     if any(report.races for report in reports):
         return 1
+    if any(report.unnamed_arguments for report in reports):
+        print("entangle_jax audit: the arguments have no names; see the report, and say --same", file=sys.stderr)
+        return 2
     return 0
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+    return [] if text == "none" else [int(number) for number in text.split(",")]
 
 
 def _reports(arguments: argparse.Namespace) -> list[Report]:
     """One report for each program, whose two forms are told by what they hold, not by the names of their files."""
-    accesses = {
-        what: [_native.Access.parse(text, writes=what == "writes") for text in getattr(arguments, what)]
-        for what in ("reads", "writes")
-    }
+    reads = [_native.Access.parse(text, writes=False) for text in arguments.reads]
+    writes = [_native.Access.parse(text, writes=True) for text in arguments.writes]
     modules: dict[tuple[str, int], list[tuple[str, bytes]]] = {}
     called: set[str] = set()
     for file in arguments.files:
@@ -93,7 +93,9 @@ def _reports(arguments: argparse.Namespace) -> list[Report]:
             reported = [{form: forms[form] for form in (WRITTEN, COMPILED) if form in forms}]
         else:  # several programs of one name, from several processes
             reported = [{form: program} for form, program in programs]
-        reports += [audit_programs(one, **accesses, same=arguments.same, called_elsewhere=called) for one in reported]
+        reports += [
+            audit_programs(one, reads, writes, same=arguments.same, called_elsewhere=called) for one in reported
+        ]
     return reports
 
 

@@ -6,12 +6,14 @@ import dataclasses
 import functools
 import html
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from entangle_jax import _audit_text, _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WRITTEN, COMPILED = "as written", "compiled"
 
@@ -229,12 +231,15 @@ class Report:
 
         Raises:
           RaceError: with this report as its message.
-          ValueError: there is no call of a target in `reads` or `writes`, so that nothing was looked at.
+          ValueError: there is no call of a target in `reads` or `writes`, so that nothing was looked at; or it cannot
+            be told which arguments are the two parts of one `Handle`.
         """
         if self.races:
             raise RaceError(str(self))
         if not self.looked:
             raise ValueError(f"entangle_jax.audit: {_audit_text.nothing(self)}")
+        if self.unnamed_arguments:
+            raise ValueError(f"entangle_jax.audit: {_audit_text.UNNAMED}")
 
     def to_dict(self) -> dict[str, Any]:
         """The report as dictionaries, lists, strings and numbers, for JSON."""

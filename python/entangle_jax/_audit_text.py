@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from entangle_jax import _native
     from entangle_jax._audit_report import Entangle, Object, Race, Report
 
 _MAX_OBJECTS = 8
 """So many objects that were taken for different ones are named."""
+
+UNNAMED = (
+    "The arguments have no names here, so the audit cannot tell which two of them are the token and the fence of one "
+    "Handle, and took them for different objects: this is no proof. Say which are one object with `same=[(0, 1)]`, or "
+    "with `--same 0,1` on the command line; `same=()`, or `--same none`, if all are different objects."
+)
+"""What cannot be told."""
 
 _LOOKS = {
     "entangle": 'shape=ellipse, fillcolor="#eeeeee"',
@@ -35,10 +43,7 @@ def table(report: Report) -> str:
     if len(report.programs) == 1:
         lines.append(_half(report))
     if report.unnamed_arguments:
-        lines.append(
-            "The arguments have no names here, so the audit cannot tell which two of them are the token and the fence "
-            "of one Handle, and took them for two objects. Say which are one with `--same 0,1`."
-        )
+        lines.append(UNNAMED)
     lines += _assumed(report)
     for race in report.races:
         lines += ["", *_race(race)]

@@ -98,9 +98,10 @@ def test_the_command_takes_resources_and_arguments_that_are_one(dump, capsys):
 
 def test_the_command_says_what_it_cannot_tell_of_arguments_without_names(dump, capsys):
     (after,) = dump.glob("*jit_unnamed*after_optimizations.hlo.pb")
-    assert command(after) == 0
-    assert "Say which are one with `--same 0,1`" in " ".join(capsys.readouterr().out.split())
+    assert command(after) == 2
+    assert "with `--same 0,1` on the command line" in capsys.readouterr().out
     assert command(after, "--same", "0,1") == 1
+    assert command(after, "--same", "none") == 0
     assert "--same" not in capsys.readouterr().out
 
 

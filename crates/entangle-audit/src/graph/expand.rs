@@ -269,8 +269,11 @@ impl<'m> Expansion<'m> {
                 instruction.called.len()
             )));
         }
-        let site = u32::try_from(self.out.branches.len()).expect("sites are fewer than nodes");
         let predicate = operands[0];
+        if let Some(branch) = self.constant_branch(predicate) {
+            return self.enter(instruction.called[branch], Part::Whole, vec![operands[branch + 1]], Pending::Call);
+        }
+        let site = u32::try_from(self.out.branches.len()).expect("sites are fewer than nodes");
         let device = self.device(predicate, site);
         self.out.has_devices |= device.is_some();
         self.out.branches.push(BranchSite { branches: Vec::new(), device });
@@ -278,6 +281,23 @@ impl<'m> Expansion<'m> {
         let guard = self.guard(outer, predicate)?;
         let pending = Pending::Branches { site, predicate, guard, roots: Vec::new() };
         self.enter_branch(pending)
+    }
+
+    /// The branch that the current conditional takes in every run, if its predicate is a constant.
+    fn constant_branch(&self, predicate: Span) -> Option<usize> {
+        let &[predicate] = self.nodes(predicate) else { return None };
+        let instruction = self.out.instruction(self.module, predicate);
+        if instruction.opcode != Opcode::Constant || self.out.graph[predicate].rule != Rule::Any {
+            return None;
+        }
+        let [value] = literal::values(&instruction.literal, 1)?[..] else { return None };
+        let last = self.here().called.len() - 1;
+        if instruction.shape.elements_type().is_truth() {
+            // The first of the two is taken if it is true.
+            return (last == 1).then_some(usize::from(value == 0));
+        }
+        // Any other number than that of a branch takes the last.
+        Some(usize::try_from(value).ok().filter(|&branch| branch < last).unwrap_or(last))
     }
 
     /// What a conditional's predicate says of the devices, if it is made of the device's number and constants alone.
