@@ -214,5 +214,5 @@ assert not any("pallas" in name for name in sys.modules)
 
 def test_slots_say_that_they_are_not_there():
     for program in (testing.read, lambda token: testing.write(token, 1.0)):
-        with pytest.raises(NotImplementedError, match="no slots on TPU.*io_callback"):
+        with pytest.raises(NotImplementedError, match=r"no slots on TPU.*io_callback"):
             lowered(program, testing.slot(0))
