@@ -4,14 +4,15 @@ Everything that JAX asks of a primitive stands here, in the order in which JAX a
 """
 
 import functools
+import importlib
 import sys
 from typing import Any
 
 import jax
 from jax.interpreters import ad, batching, mlir
 
-from entangle_jax import _partitioning, _private, _tpu
-from entangle_jax._leaves import warn_user
+from entangle_jax import _partitioning, _private
+from entangle_jax._warnings import warn_user
 
 _private.register_exclusion(__file__)
 
@@ -102,10 +103,15 @@ def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, sha
     return mlir.lower_fun(barrier, multiple_results=True)(ctx, *operands)
 
 
+def _lower_for_tpu(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
+    # Imported now, so that programs for other platforms do not pay for it.
+    return importlib.import_module("entangle_jax._tpu").lower(ctx, *operands, n=n, shared=shared)
+
+
 mlir.register_lowering(entangle_p, _lower_to_barrier)
 for _platform in NATIVE_PLATFORMS:
     mlir.register_lowering(entangle_p, _lower_natively, platform=_platform)
-mlir.register_lowering(entangle_p, _tpu.lower, platform="tpu")
+mlir.register_lowering(entangle_p, _lower_for_tpu, platform="tpu")
 
 
 # Batching: every operand keeps its own axis, since nothing looks inside.

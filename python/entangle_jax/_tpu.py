@@ -22,7 +22,7 @@ from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from entangle_jax import _private
-from entangle_jax._leaves import warn_user
+from entangle_jax._warnings import warn_user
 
 _private.register_exclusion(__file__)
 
