@@ -35,12 +35,14 @@ class Library:
     soname: str
     names: str
     error: int
+    says: bool = True
+    """Whether it says so when one of them is asked. Not where XLA asks for what it can do without."""
 
 
 def cuda_libraries(major):
     """Those that XLA opens."""
     return (
-        Library("nvml", "libnvidia-ml.so.1", r"nvml[A-Z][A-Za-z]+(_v\d)?", 3),
+        Library("nvml", "libnvidia-ml.so.1", r"nvml[A-Z][A-Za-z]+(_v\d)?", 3, says=False),
         Library("cudart", f"libcudart.so.{major}", r"(__)?cuda[A-Z][A-Za-z]{3,}\d?[A-Z]*(_v\d|_ptsz|_ptds)?", NOT_SUPPORTED),
         Library("cublas", f"libcublas.so.{major}", r"cublas(?!Lt)[A-Z][A-Za-z0-9]+(_v\d|_64)*", 15),
         Library("cublasLt", f"libcublasLt.so.{major}", r"cublasLt[A-Z][A-Za-z0-9]+(_v\d|_internal)?", 15),
@@ -68,12 +70,12 @@ class Builder:
             partial.replace(out)
         return out
 
-    def stand_ins(self, name, functions, error):
-        """The object of functions that only say that they were asked."""
+    def stand_ins(self, name, functions, error, says=True):
+        """The object of functions that only answer an error."""
         lines = ["void gpu_model_missing(const char *);"]
         for function in sorted(functions):
             lines.append(f'__attribute__((visibility("default"))) int {function}(void) {{')
-            lines.append(f'    gpu_model_missing("{function}"); return {error};\n}}')
+            lines.append((f'    gpu_model_missing("{function}");' if says else "") + f" return {error};\n}}")
         text = "\n".join(lines) + "\n"
         source = self.objects / f"{name}-missing-{hashlib.sha256(text.encode()).hexdigest()[:16]}.c"
         out = source.with_suffix(".o")
@@ -124,7 +126,7 @@ def build_cuda(builder, out, plugin, headers, major):
     for library in cuda_libraries(major):
         known = builder.object(HERE / "libraries" / f"{library.source}.cc", f"-DCUDART={CUDART[major]}")
         missing = {name for name in names if re.fullmatch(library.names, name)} - defined([known])
-        stand_ins = builder.stand_ins(library.source, missing, library.error)
+        stand_ins = builder.stand_ins(library.source, missing, library.error, library.says)
         link(out / library.soname, [known, stand_ins], "-Wl,-rpath,$ORIGIN", f"-L{out}", "-l:libcuda.so.1")
 
 

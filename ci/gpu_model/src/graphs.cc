@@ -198,6 +198,19 @@ CUresult update_child(CUgraphExec exec, CUgraphNode original, CUgraph child) {
   return CUDA_SUCCESS;
 }
 
+void log_nodes(const CUgraph_st& graph, const std::string& indent) {
+  if (!logging()) return;
+  std::map<CUgraphNode, size_t> number;
+  for (CUgraphNode node : graph.nodes) {
+    std::string needs;
+    for (CUgraphNode need : node->needs) needs += " " + std::to_string(number[need]);
+    log("%snode %zu: %s%s%s", indent.c_str(), number.size(), node->work.kind.c_str(), needs.empty() ? "" : " after", needs.c_str());
+    number.emplace(node, number.size());
+    if (node->child) log_nodes(*node->child, indent + "  ");
+    for (CUgraph body : node->bodies) log_nodes(*body, indent + "  ");
+  }
+}
+
 // Gives the caller as many as it has room for, and says how many there are.
 template <class Wanted>
 CUresult list(const std::vector<CUgraphNode>& nodes, CUgraphNode* out, size_t* count, Wanted wanted) {
@@ -360,7 +373,7 @@ DRIVER cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned lo
   if (CUresult error = check_graph(graph, __func__)) return error;
   *exec = new CUgraphExec_st;
   (*exec)->graph = copy_graph(*graph, &(*exec)->copy_of);
-  log("  %zu nodes", graph->nodes.size());
+  log_nodes(*graph, "  ");
   return CUDA_SUCCESS;
 }
 DRIVER cuGraphExecDestroy(CUgraphExec exec) { ENTER(); exec->destroyed = true; return CUDA_SUCCESS; }

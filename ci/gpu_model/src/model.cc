@@ -44,6 +44,7 @@ State& state() {
 std::atomic<bool> fault_wanted{false};
 std::atomic<int> chosen_order{static_cast<int>(option("GPU_MODEL_ORDER", 1))};
 std::atomic<long> chosen_jitter{option("GPU_MODEL_JITTER_US", 0)};
+std::atomic<bool> skips{option("GPU_MODEL_SKIP_KERNELS", 0) != 0};
 thread_local int depth = 0;             // of calls that the driver makes of itself
 thread_local bool in_host_function = false;
 
@@ -141,8 +142,9 @@ void violation(const char* format, ...) {
   va_end(rest);
   log("VIOLATION %s", text);
   std::lock_guard lock(state().mutex);
-  if (state().violations.size() < 20) fprintf(stderr, "gpu-model: violation: %s\n", text);
-  state().violations.push_back(text);
+  auto& all = state().violations;
+  if (all.size() < 20) fprintf(stderr, "gpu-model: violation: %s\n", text);
+  if (all.size() < 1000) all.push_back(text);
 }
 
 void unsupported(const std::string& what) {
@@ -157,6 +159,7 @@ size_t pick(size_t choices) {
 }
 
 Order order() { return static_cast<Order>(chosen_order.load()); }
+bool skips_kernels() { return skips; }
 long jitter() { return chosen_jitter; }
 
 Function::Function(const char* name) : name(name) {
@@ -224,6 +227,9 @@ EXPORT void gpu_model_order(int order, unsigned seed, long jitter_us) {
   chosen_jitter = jitter_us;
   state().dice.seed(seed);
 }
+
+// Kernels that cannot be run are counted and left out, where a test does not ask for what they compute.
+EXPORT void gpu_model_skip_kernels(int skip) { skips = skip; }
 
 // For another driver on top of this one: its functions are those that are called.
 EXPORT int gpu_model_enter(const char* function, void* caller) { return Call::begin(function_named(function), caller); }

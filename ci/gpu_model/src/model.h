@@ -37,6 +37,9 @@ Order order();
 // Work on a stream starts late by up to so many microseconds.
 long jitter();
 
+// Whether a kernel that cannot be run is left out. Else its launch is an error.
+bool skips_kernels();
+
 // One function of the driver, and how often it was called.
 struct Function {
   explicit Function(const char* name);

@@ -116,9 +116,12 @@ CUresult make_launch(const CUDA_KERNEL_NODE_PARAMS& params, Work* work) {
   Kernel& kernel = *kernel_of(params.func);
   const ptx::Program& program = program_of(kernel);
   if (!program.missing.empty()) {
-    unsupported("kernel " + kernel.name + ": " + program.missing);
-    count("kernel not run: " + kernel.name);
-    return CUDA_ERROR_NOT_SUPPORTED;
+    if (!skips_kernels()) {
+      unsupported("kernel " + kernel.name + ": " + program.missing);
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    *work = {"kernel not run: " + kernel.name, CU_GRAPH_NODE_TYPE_KERNEL, [](Accesses&) {}, [params](CUgraphNode node) { remember(node, params); }};
+    return CUDA_SUCCESS;
   }
   if (params.extra) {
     unsupported("kernel arguments in one buffer");

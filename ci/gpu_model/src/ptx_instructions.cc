@@ -548,7 +548,7 @@ Operand operand(Program& program, const Globals& globals, std::string text) {
     for (auto& part : split_operands(text.substr(1, text.size() - 2))) found.parts.push_back(operand(program, globals, part));
   } else if (text[0] == '%' || program.registers.count(text)) {
     found.reg = program.reg(text);
-  } else if (text[0] == '_') {
+  } else if (text == "_") {
     found.reg = program.reg("_");  // a result that is not wanted
   } else if (text.rfind("0f", 0) == 0 || text.rfind("0F", 0) == 0 || text.rfind("0d", 0) == 0 || text.rfind("0D", 0) == 0) {
     found.value = strtoull(text.c_str() + 2, nullptr, 16);

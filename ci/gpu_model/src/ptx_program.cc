@@ -85,7 +85,7 @@ Program read(const std::string& text, const std::string& kernel, const Globals& 
   int depth = 0;
   while (std::getline(lines, line)) {
     line = trimmed(line.substr(0, line.find("//")));
-    if (line.empty()) continue;
+    if (line.empty() || begins(line, ".loc ") || begins(line, ".loc\t")) continue;  // where in the source
     if (line == "{") {
       depth++;
     } else if (line == "}") {
@@ -95,7 +95,7 @@ Program read(const std::string& text, const std::string& kernel, const Globals& 
     } else {
       for (std::string more; line.back() != ';' && std::getline(lines, more);) line += " " + trimmed(more);
       line.pop_back();
-      if (begins(line, ".reg") || begins(line, ".pragma") || begins(line, ".loc")) continue;
+      if (begins(line, ".reg") || begins(line, ".pragma")) continue;
       if (begins(line, ".local") || begins(line, ".param")) {
         declare(program, program.local, line, 8);
       } else if (begins(line, ".shared")) {
