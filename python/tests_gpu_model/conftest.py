@@ -13,15 +13,13 @@ import programs
 
 from entangle_jax import testing
 
-FAST = "fast"
-
-
 def pytest_addoption(parser):
     parser.addoption("--launches", type=int, default=200, help="how often a program is launched to see its order")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "kernels: needs what kernels compute, which the model can run on CUDA alone")
+    config.addinivalue_line("markers", "long: needs minutes, so it is left out of --short")
     config.addinivalue_line("markers", "devices(count): needs so many devices")
     assert platform() in {"cuda", "rocm"}, "there is no model of a driver here: see ci/gpu-model"
 

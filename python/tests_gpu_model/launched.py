@@ -1,5 +1,6 @@
 """Programs that are compiled, launched often, and judged by the native log."""
 
+import functools
 from collections import Counter
 
 import jax
@@ -12,8 +13,13 @@ NO_GRAPHS = {"xla_gpu_graph_min_graph_size": 1_000_000}
 
 
 def compile_in(mode, function, *arguments, **options):
-    """Compile to be recorded in that way; None: not at all."""
-    return jax.jit(function, **options).lower(*arguments).compile(programs.recorded(mode) if mode else NO_GRAPHS)
+    """Compile to be recorded in that way; None: not at all. A new executable each time: jax keeps those of one function."""
+
+    @functools.wraps(function)
+    def fresh(*arguments):
+        return function(*arguments)
+
+    return jax.jit(fresh, **options).lower(*arguments).compile(programs.recorded(mode) if mode else NO_GRAPHS)
 
 
 def accesses():

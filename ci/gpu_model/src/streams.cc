@@ -174,11 +174,12 @@ CUresult enqueue(CUstream stream, Work work) {
     if (long late = jitter()) usleep(static_cast<useconds_t>(pick(late)));
     log("  stream %llu of device %d: %s", static_cast<unsigned long long>(stream->id), stream->context->device, work.kind.c_str());
     count(work.kind);
+    // A host function may tell the host that all before it is done.
+    if (work.type == CU_GRAPH_NODE_TYPE_HOST) host_has_waited_for(known);
     Accesses accesses;
     work.run(accesses);
     accesses.settle(work.kind);
     check_between_streams(accesses, stream->id, time, known, work.kind);
-    if (work.type == CU_GRAPH_NODE_TYPE_HOST) host_has_waited_for(known);  // it may tell the host that it was called
   });
   return CUDA_SUCCESS;
 }
