@@ -1,6 +1,7 @@
 """A driver that answers errors, and handlers that do: a clear error each time, no crash, no garbage."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -131,7 +132,9 @@ def test_a_handler_that_fails_in_a_branch_breaks_the_graph_that_it_is_recorded_i
 
 def faulty(function):
     command = [sys.executable, "-P", HERE / "faulty.py", function]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    # A call that failed left things as they were, which later calls of XLA may not expect: that is no violation of XLA's.
+    environment = os.environ | {"GPU_MODEL_STRICT": "0"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
 
 
 XLA_ENDS = set()

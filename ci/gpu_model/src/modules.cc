@@ -1,6 +1,8 @@
 // Modules and kernels: what is loaded, what is found in it, what is launched.
 #include "modules.h"
 
+#include <elf.h>
+
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -63,6 +65,28 @@ void read_globals(Module& module) {
   }
 }
 
+// Machine code for an AMD GPU is an ELF file: it is not run, but its data is there.
+void read_elf(Module& module, const char* image) {
+  const auto* file = reinterpret_cast<const Elf64_Ehdr*>(image);
+  const auto* sections = reinterpret_cast<const Elf64_Shdr*>(image + file->e_shoff);
+  for (int i = 0; i < file->e_shnum; i++) {
+    if (sections[i].sh_type != SHT_SYMTAB && sections[i].sh_type != SHT_DYNSYM) continue;
+    const char* names = image + sections[sections[i].sh_link].sh_offset;
+    const auto* symbols = reinterpret_cast<const Elf64_Sym*>(image + sections[i].sh_offset);
+    for (size_t s = 0; s < sections[i].sh_size / sizeof(Elf64_Sym); s++) {
+      const Elf64_Sym& symbol = symbols[s];
+      std::string name = names + symbol.st_name;
+      bool is_data = ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && symbol.st_shndx < file->e_shnum && symbol.st_size;
+      if (!is_data || module.globals.count(name)) continue;
+      const Elf64_Shdr& section = sections[symbol.st_shndx];
+      CUdeviceptr memory = 0;
+      if (allocate(&memory, std::max<size_t>(256, symbol.st_size), false)) continue;
+      if (section.sh_type != SHT_NOBITS) memcpy(reinterpret_cast<void*>(memory), image + section.sh_offset + (symbol.st_value - section.sh_addr), symbol.st_size);
+      module.globals[name] = {memory, symbol.st_size};
+    }
+  }
+}
+
 bool is_ptx(const void* image) {
   const char* text = static_cast<const char*>(image);
   return *text == '/' || *text == '.' || *text == '\n';
@@ -78,6 +102,8 @@ CUresult load(void** out, const void* image) {
         fclose(file);
       }
     read_globals(*module);
+  } else if (image && !memcmp(image, ELFMAG, SELFMAG)) {
+    read_elf(*module, static_cast<const char*>(image));
   }
   *out = module;
   return CUDA_SUCCESS;
@@ -142,7 +168,7 @@ CUresult make_launch(const CUDA_KERNEL_NODE_PARAMS& params, Work* work) {
 // ------------------------------------------------------------------------------------------------------------- modules
 DRIVER cuModuleLoadData(CUmodule* module, const void* image) { ENTER(); return load(reinterpret_cast<void**>(module), image); }
 DRIVER cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) { ENTER(); return load(reinterpret_cast<void**>(module), image); }
-DRIVER cuModuleLoadFatBinary(CUmodule* module, const void*) { ENTER(); return load(reinterpret_cast<void**>(module), nullptr); }
+DRIVER cuModuleLoadFatBinary(CUmodule* module, const void* image) { ENTER(); return load(reinterpret_cast<void**>(module), image); }
 DRIVER cuModuleUnload(CUmodule) { ENTER(); return CUDA_SUCCESS; }
 DRIVER cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) { ENTER(); return find(reinterpret_cast<void**>(function), module, name); }
 DRIVER cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) {
