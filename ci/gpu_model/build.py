@@ -1,8 +1,8 @@
 """Builds the model of the driver for one jax plugin: `build.py cuda12|cuda13|rocm SITE CUDA_HEADERS OUT`.
 
-OUT gets the libraries that the plugin opens: the driver, and beside it those of CUDA or ROCm. Each holds the functions that
-the model has, and for every other function that the plugin in SITE names one that answers "not supported" and says that it
-was asked. Objects are kept beside OUT and built again when their sources have changed.
+OUT gets the libraries that the plugin opens: the driver, and beside it those of CUDA or ROCm. Each holds the functions
+that the model has, and for every other function that the plugin in SITE names one that answers "not supported" and says
+that it was asked. Objects are kept beside OUT and built again when their sources have changed.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent.parent / "python" / "tests_gpu_compile"))
 
-import rocm_stubs
+import rocm_stubs  # noqa: E402 (from the folder above)
 
 NOT_SUPPORTED = 801
 CUDART = {12: 12090, 13: 13000}
@@ -43,7 +43,9 @@ def cuda_libraries(major):
     """Those that XLA opens."""
     return (
         Library("nvml", "libnvidia-ml.so.1", r"nvml[A-Z][A-Za-z]+(_v\d)?", 3, says=False),
-        Library("cudart", f"libcudart.so.{major}", r"(__)?cuda[A-Z][A-Za-z]{3,}\d?[A-Z]*(_v\d|_ptsz|_ptds)?", NOT_SUPPORTED),
+        Library(
+            "cudart", f"libcudart.so.{major}", r"(__)?cuda[A-Z][A-Za-z]{3,}\d?[A-Z]*(_v\d|_ptsz|_ptds)?", NOT_SUPPORTED
+        ),
         Library("cublas", f"libcublas.so.{major}", r"cublas(?!Lt)[A-Z][A-Za-z0-9]+(_v\d|_64)*", 15),
         Library("cublasLt", f"libcublasLt.so.{major}", r"cublasLt[A-Z][A-Za-z0-9]+(_v\d|_internal)?", 15),
         Library("cudnn", "libcudnn.so.9", r"cudnn[A-Z][A-Za-z0-9]+(_v\d)?", 3000),
@@ -108,7 +110,9 @@ def driver_names(names, headers):
     """The driver's functions that the plugin or CUDA's header names."""
     declared = re.findall(r"CUresult CUDAAPI (cu\w+)", (Path(headers) / "cuda.h").read_text())
     others = r"cu(blas|dnn|fft|solver|sparse|pti|rand|da)"
-    return {name for name in names | set(declared) if re.match(r"cu[A-Z][A-Za-z]{3}", name) and not re.match(others, name)}
+    return {
+        name for name in names | set(declared) if re.match(r"cu[A-Z][A-Za-z]{3}", name) and not re.match(others, name)
+    }
 
 
 def build_driver(builder, out, names, headers):

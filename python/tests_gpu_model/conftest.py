@@ -13,6 +13,7 @@ import programs
 
 from entangle_jax import testing
 
+
 def pytest_addoption(parser):
     parser.addoption("--launches", type=int, default=200, help="how often a program is launched to see its order")
 
@@ -25,7 +26,9 @@ def pytest_configure(config):
 
 
 def platform():
-    return "rocm" if "rocm" in jax.devices()[0].client.platform_version else jax.default_backend().replace("gpu", "cuda")
+    return (
+        "rocm" if "rocm" in jax.devices()[0].client.platform_version else jax.default_backend().replace("gpu", "cuda")
+    )
 
 
 def pytest_collection_modifyitems(items, config):

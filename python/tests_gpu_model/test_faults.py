@@ -103,7 +103,7 @@ def test_an_error_of_the_handler_is_said_and_an_executable_that_failed_to_record
     x = jax.device_put(np.arange(4, dtype=np.float32))
     compiled = compile_in(mode, lambda x: refuses(x), x)
     for _ in range(3):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="payload leaf 0 of 1|[Rr]ecorded"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"payload leaf 0 of 1|[Rr]ecorded"):
             jax.block_until_ready(compiled(x))
     # The process goes on, and other programs run.
     token = testing.slot(0)
@@ -149,7 +149,9 @@ def test_whatever_call_the_driver_fails_there_is_an_error_or_the_right_answer():
     with ThreadPoolExecutor(2) as threads:
         outcomes = dict(zip(functions, threads.map(faulty, functions), strict=True))
     ended = {function for function, done in outcomes.items() if done.returncode < 0}
-    assert not {function: done.stderr[-500:] for function, done in outcomes.items() if function not in ended and not said(done)}
+    assert not {
+        function: done.stderr[-500:] for function, done in outcomes.items() if function not in ended and not said(done)
+    }
     assert ended <= XLA_ENDS
     assert all("Check failed" in outcomes[function].stderr or "F0" in outcomes[function].stderr for function in ended)
 

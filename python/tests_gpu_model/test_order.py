@@ -209,15 +209,20 @@ def another_handle():
 
 def whole_graph(program, *arguments):
     """In one concurrent graph, loops and branches with it. How often which log came out."""
-    options = programs.recorded("CONCURRENT") | {"xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUSTOM_CALL,WHILE,CONDITIONAL"}
+    options = programs.recorded("CONCURRENT") | {
+        "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUSTOM_CALL,WHILE,CONDITIONAL"
+    }
     compiled = jax.jit(program).lower(*arguments).compile(options)
     assert graphs_of(compiled, *arguments) == 1
     return compiled
 
 
 WAIT = pytest.mark.parametrize(
-    "build, right",
-    [pytest.param(in_a_loop, "r0 r0 w5", marks=pytest.mark.kernels), pytest.param(in_a_branch, "r0 w5", marks=pytest.mark.kernels)],
+    ("build", "right"),
+    [
+        pytest.param(in_a_loop, "r0 r0 w5", marks=pytest.mark.kernels),
+        pytest.param(in_a_branch, "r0 w5", marks=pytest.mark.kernels),
+    ],
 )
 
 

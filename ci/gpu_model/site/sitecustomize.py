@@ -1,4 +1,4 @@
-"""jax looks for the device files of a GPU before it asks the driver. The model has none: this says that they are there."""
+"""jax looks for the device files of a GPU before it asks the driver. The model has none, so jax is told of some."""
 
 import importlib.abc
 import importlib.util
