@@ -1,5 +1,5 @@
-// Prints "struct.field offset" for every field that crates/entangle-core/src/ffi.rs mirrors, and "struct end" for where
-// the last of them ends: the same lines in the same order as `cargo run -p entangle-core --example layout`.
+// Prints "struct.field offset" for every field that crates/xla-ffi/src/ffi.rs mirrors, and "struct end" for where
+// the last of them ends: the same lines in the same order as `cargo run -p xla-ffi --example layout`.
 #include <stdio.h>
 
 #include "xla/ffi/api/c_api.h"

@@ -8,22 +8,27 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{offset_of, size_of};
-use core::ptr::{null, null_mut};
+use core::ptr::null_mut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use arbitrary::Arbitrary;
-use entangle_core::ffi;
 use libfuzzer_sys::fuzz_target;
+use xla_ffi::ffi;
 
-const HANDLERS: &[(ffi::Handler, bool)] = &[
-    (entangle_cpu::entangle, false),
-    (entangle_cuda::entangle, true),
-    (entangle_cuda::entangle_in_graph, true),
-    (entangle_rocm::entangle, true),
-    (entangle_rocm::entangle_in_graph, true),
-    (entangle_cpu::slots::read, false),
-    (entangle_cpu::slots::write, false),
-];
+/// The handlers, and whether they need a stream. The slots of GPUs would pass the stream on to a driver.
+fn handlers() -> [(ffi::Handler, bool); 7] {
+    let [entangle, read, write] = entangle_cpu::TARGETS.map(|target| target.handler);
+    let [cuda, rocm] = [entangle_cuda::TARGETS, entangle_rocm::TARGETS].map(|[entangle, ..]| entangle);
+    [
+        (entangle, false),
+        (cuda.handler, true),
+        (cuda.in_graph.unwrap(), true),
+        (rocm.handler, true),
+        (rocm.in_graph.unwrap(), true),
+        (read, false),
+        (write, false),
+    ]
+}
 /// The first of them that are `entangle`.
 const PASS_THROUGH: usize = 5;
 
@@ -216,14 +221,12 @@ fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut 
     };
     let list = memory.list(&dims);
     let struct_size = size_near(from.size, ffi::Buffer::END);
-    let value = ffi::Buffer {
-        struct_size,
-        extension_start: null_mut(),
-        dtype: from.dtype.into(),
-        data: data.start.cast(),
-        rank,
-        dims: damaged(list, from.dims_pointer),
-    };
+    let mut value = ffi::Buffer::new();
+    value.struct_size = struct_size;
+    value.dtype = from.dtype.into();
+    value.data = data.start.cast();
+    value.rank = rank;
+    value.dims = damaged(list, from.dims_pointer);
     let item = memory.partly(value, struct_size);
     (damaged(item, from.pointer).cast(), data)
 }
@@ -268,9 +271,9 @@ unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::
 
 unsafe extern "C" fn error_get_details(args: *mut ffi::ErrorGetDetailsArgs) {
     // SAFETY: the handler passes a complete struct.
-    let args = unsafe { &mut *args };
-    if args.error as usize == 24 {
-        args.message = c"the runtime cannot".as_ptr();
+    if unsafe { (*args).error } as usize == 24 {
+        // SAFETY: as above.
+        unsafe { (*args).message = c"the runtime cannot".as_ptr() };
     }
 }
 
@@ -281,26 +284,30 @@ unsafe extern "C" fn error_destroy(args: *mut ffi::ErrorDestroyArgs) {
 }
 
 unsafe extern "C" fn stream_get(args: *mut ffi::StreamGetArgs) -> *mut ffi::Error {
-    // SAFETY: the handler passes a complete struct.
-    let args = unsafe { &mut *args };
-    // SAFETY: the context is the `Stream` of the input.
-    match unsafe { &*args.ctx.cast::<Stream>() } {
+    // SAFETY: the handler passes a complete struct, with the context, which is the `Stream` of the input.
+    match unsafe { &*(*args).ctx.cast::<Stream>() } {
         Stream::Missing | Stream::NoFunction => {}
-        Stream::Is(stream) => args.stream = usize::from(*stream) as *mut c_void,
+        // SAFETY: as above.
+        Stream::Is(stream) => unsafe { (*args).stream = usize::from(*stream) as *mut c_void },
         Stream::Fails => return 24 as *mut ffi::Error,
         Stream::FailsWithoutWords => return 32 as *mut ffi::Error,
     }
     null_mut()
 }
 
-fn version(size: usize) -> ffi::ApiVersion {
-    ffi::ApiVersion { struct_size: size, extension_start: null_mut(), major_version: -1, minor_version: -1 }
+fn extension_of(struct_size: usize, kind: c_int, next: *mut ffi::Extension) -> ffi::Extension {
+    let mut extension = ffi::Extension::new();
+    extension.struct_size = struct_size;
+    extension.kind = kind;
+    extension.next = next;
+    extension
 }
 
 fuzz_target!(|input: Input| {
     let mut memory = Memory::default();
-    let which = usize::from(input.handler) % HANDLERS.len();
-    let (handler, on_gpu) = HANDLERS[which];
+    let handlers = handlers();
+    let which = usize::from(input.handler) % handlers.len();
+    let (handler, on_gpu) = handlers[which];
 
     let (args_len, arg_types, arg_items, operands) = buffers(&mut memory, &input.args, &[]);
     let (rets_len, ret_types, ret_items, results) = buffers(&mut memory, &input.rets, &operands);
@@ -314,14 +321,12 @@ fuzz_target!(|input: Input| {
     }
     let kinds: Vec<c_int> =
         input.attributes.iter().take(4).map(|each| if each.kind < 100 { ffi::ATTR_STRING } else { each.kind.into() }).collect();
-    let attributes = ffi::Attrs {
-        struct_size: size_near(input.attributes_size, ffi::Attrs::END),
-        extension_start: null_mut(),
-        size: if input.attributes_negative { -1 } else { names.len() as i64 },
-        types: damaged(memory.list(&kinds), input.attribute_pointers[0]),
-        names: damaged(memory.list(&names), input.attribute_pointers[1]),
-        attrs: damaged(memory.list(&values), input.attribute_pointers[2]),
-    };
+    let mut attributes = ffi::Attrs::new();
+    attributes.struct_size = size_near(input.attributes_size, ffi::Attrs::END);
+    attributes.size = if input.attributes_negative { -1 } else { names.len() as i64 };
+    attributes.types = damaged(memory.list(&kinds), input.attribute_pointers[0]);
+    attributes.names = damaged(memory.list(&names), input.attribute_pointers[1]);
+    attributes.attrs = damaged(memory.list(&values), input.attribute_pointers[2]);
 
     // The list of extensions, from its end. A query that is found must be one that can be answered.
     let mut extension: *mut ffi::Extension = null_mut();
@@ -331,17 +336,19 @@ fuzz_target!(|input: Input| {
             Extension::Unknown { size, kind } => {
                 let struct_size = size_near(*size, ffi::Extension::END);
                 let kind = if *kind == 1 { 2 } else { (*kind).into() };
-                extension = memory.partly(ffi::Extension { struct_size, kind, next: extension }, struct_size);
+                extension = memory.partly(extension_of(struct_size, kind, extension), struct_size);
             }
             Extension::Metadata { base_size, size } => {
                 let of_metadata = size_near(*size, ffi::Metadata::END).max(ffi::Metadata::END);
-                metadata = memory.partly(
-                    ffi::Metadata { struct_size: of_metadata, api_version: version(24), traits: u32::MAX },
-                    of_metadata,
-                );
+                let mut answer = ffi::Metadata::new();
+                answer.struct_size = of_metadata;
+                answer.traits = u32::MAX;
+                metadata = memory.partly(answer, of_metadata);
                 let struct_size = size_near(*base_size, ffi::MetadataExtension::END);
-                let base = ffi::Extension { struct_size, kind: ffi::EXTENSION_METADATA, next: extension };
-                extension = memory.partly(ffi::MetadataExtension { base, metadata }, struct_size).cast();
+                let mut query = ffi::MetadataExtension::new();
+                query.base = extension_of(struct_size, ffi::EXTENSION_METADATA, extension);
+                query.metadata = metadata;
+                extension = memory.partly(query, struct_size).cast();
             }
         }
     }
@@ -349,46 +356,32 @@ fuzz_target!(|input: Input| {
     // An API table and a frame that are at least long enough to return an error with.
     let least = offset_of!(ffi::Api, error_create) + size_of::<usize>();
     let api_size = least + usize::from(input.api_size) % (size_of::<ffi::Api>() + 64 - least);
-    let api = memory.partly(
-        ffi::Api {
-            struct_size: api_size,
-            extension_start: null_mut(),
-            api_version: version(24),
-            internal_api: null(),
-            error_create: Some(error_create),
-            error_get_details: Some(error_get_details),
-            error_destroy: Some(error_destroy),
-            handler_register: null(),
-            stream_get: (!matches!(input.stream, Stream::NoFunction)).then_some(stream_get),
-        },
-        api_size,
-    );
+    let mut api = ffi::Api::new();
+    api.struct_size = api_size;
+    api.error_create = Some(error_create);
+    api.error_get_details = Some(error_get_details);
+    api.error_destroy = Some(error_destroy);
+    api.stream_get = (!matches!(input.stream, Stream::NoFunction)).then_some(stream_get);
+    let api = memory.partly(api, api_size);
     let mut stream = input.stream;
     let frame_size =
         size_near(input.frame_size, ffi::CallFrame::END).max(offset_of!(ffi::CallFrame, api) + size_of::<usize>());
     let stage = if input.stage < 200 { ffi::STAGE_EXECUTE } else { c_int::from(input.stage) - 202 };
-    let frame = ffi::CallFrame {
-        struct_size: frame_size,
-        extension_start: extension,
-        api,
-        ctx: (&raw mut stream).cast(),
-        stage,
-        args: ffi::Args {
-            struct_size: size_near(input.args.size_of_struct, ffi::Args::END),
-            extension_start: null_mut(),
-            size: args_len,
-            types: arg_types,
-            items: arg_items,
-        },
-        rets: ffi::Rets {
-            struct_size: size_near(input.rets.size_of_struct, ffi::Rets::END),
-            extension_start: null_mut(),
-            size: rets_len,
-            types: ret_types,
-            items: ret_items,
-        },
-        attrs: attributes,
-    };
+    let mut frame = ffi::CallFrame::new();
+    frame.struct_size = frame_size;
+    frame.extension_start = extension;
+    frame.api = api;
+    frame.ctx = (&raw mut stream).cast();
+    frame.stage = stage;
+    frame.args.struct_size = size_near(input.args.size_of_struct, ffi::Args::END);
+    frame.args.size = args_len;
+    frame.args.types = arg_types;
+    frame.args.items = arg_items;
+    frame.rets.struct_size = size_near(input.rets.size_of_struct, ffi::Rets::END);
+    frame.rets.size = rets_len;
+    frame.rets.types = ret_types;
+    frame.rets.items = ret_items;
+    frame.attrs = attributes;
     let frame = memory.partly(frame, frame_size);
 
     // SAFETY: each struct is as long as its size says or as long as it can be, each list as its count says; only the frames

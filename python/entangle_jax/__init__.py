@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from entangle_jax import _installation, _registration  # noqa: F401 (the installation first: it says what is wrong)
 from entangle_jax._entangle import entangle
 from entangle_jax._export import export_checks
-from entangle_jax._leaves import OrderingWarning
 from entangle_jax._native import __version__
+from entangle_jax._warnings import OrderingWarning
 
 if TYPE_CHECKING:
     from entangle_jax import testing

@@ -1,13 +1,13 @@
 """The public function: from pytrees to one native call and back."""
 
-import threading
 from typing import Any, TypeVar, cast
 
 import jax
 
 from entangle_jax import _private
-from entangle_jax._leaves import Operands, OrderingWarning, is_there_already, path_of, sort_leaves
+from entangle_jax._leaves import Operands, is_there_already, path_of, sort_leaves, value_of_witness
 from entangle_jax._primitive import entangle_p
+from entangle_jax._warnings import OrderingWarning
 
 P = TypeVar("P")
 
@@ -33,7 +33,8 @@ def entangle(payload: P, *witnesses: Any) -> P:
         and numpy arrays become arrays as they do in `jax.numpy`. All leaves move together: each one is ordered after
         every witness and after the other leaves.
       *witnesses: pytrees of arrays to wait for, of any shape and dtype. Their values are never looked at and never
-        copied, and they have no derivative. Python scalars and numpy arrays are there already and are ignored.
+        copied, and they have no derivative. Python scalars and numpy arrays are there already and are ignored. A
+        `jax.Ref` stands for its value now: `entangle` waits for everything that was written to it so far.
 
     Returns:
       A pytree like `payload`, with the same values bit for bit. Without witnesses, `payload` itself.
@@ -44,8 +45,9 @@ def entangle(payload: P, *witnesses: Any) -> P:
       jax.errors.UnexpectedTracerError: a leaf comes from a transformation that has ended.
 
     Warns:
-      OrderingWarning: something cannot be ordered: no witness or no payload has an array leaf, a leaf has
-        no elements, or the platform has no native handler. Outside of `jit` at least once for each signature.
+      OrderingWarning: something cannot be ordered: the witnesses, or the payload, contain no array; a leaf has no
+        elements (unless no leaf has any: then there is nothing to order); or the platform has no native handler.
+        Outside of `jit` at least once for each signature.
 
     Outside of `jit` the payload is copied, as is any argument that is not donated: entangle the
     small array that names a native object, not the large ones beside it.
@@ -55,15 +57,16 @@ def entangle(payload: P, *witnesses: Any) -> P:
     made = tuple(witness for witness in witnesses if not is_there_already(witness))
     if not made or not _private.trace_state_clean():
         return _call(sort_leaves(payload, witnesses, warn=True))
+    last_trace = _last_trace[0]
     try:
         result = _eager(payload, made)
     except (TypeError, ValueError, jax.errors.UnexpectedTracerError) as error:
         _explain(payload, witnesses, error)
-        # A jitted function does not take objects with `__jax_array__`, nor trees whose structure has no hash.
+        # A jitted function does not take objects with `__jax_array__`, the same Ref twice, or trees whose structure has
+        # no hash.
         return _call(sort_leaves(payload, witnesses, warn=True))
-    if _traced.fresh:
+    if _last_trace[0] is not last_trace:
         # Traced for the first time: only now is it worth the time to look at what was passed.
-        _traced.fresh = False
         try:
             sort_leaves(payload, witnesses, warn=True)
         except OrderingWarning:  # as an error: the next call is to raise it too
@@ -72,17 +75,14 @@ def entangle(payload: P, *witnesses: Any) -> P:
     return result
 
 
-class _Traced(threading.local):
-    fresh = False
-
-
-_traced = _Traced()
+_last_trace: list[object] = [None]
+"""One object, a new one each time that `_eager` is traced, by whichever thread: at worst we look once too often."""
 
 
 @jax.jit
 def _eager(payload: Any, witnesses: tuple[Any, ...]) -> Any:
     """The path outside of transformations: flattening and dispatch happen in C++, tracing once a signature."""
-    _traced.fresh = True
+    _last_trace[0] = object()
     return _call(sort_leaves(payload, witnesses, warn=False))
 
 
@@ -98,7 +98,7 @@ def _explain(payload: Any, witnesses: tuple[Any, ...], error: Exception) -> None
     """Raise what jax's error means for this call, if it is about one of its leaves."""
     sort_leaves(payload, witnesses, warn=False)
     leaves = [
-        (path_of(role, tree, i), leaf)
+        (path_of(role, tree, i), value_of_witness(leaf))
         for role, tree in (("payload", payload), ("witness", witnesses))
         for i, leaf in enumerate(jax.tree.leaves(tree))
     ]

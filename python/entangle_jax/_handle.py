@@ -1,10 +1,12 @@
 """A handle of a native object whose readers and writers are in order by construction.
 
 A handle holds the token of the object twice, and the second copy is the fence. Reads are given the token, writes are
-given the fence; every access makes what comes after it wait, with one `entangle`: ::
+given the fence; every access makes what comes after it wait, with one `entangle` (and `after` with two): ::
 
     read     result = fn(token)      fence        = entangle(fence, result)
     write    result = fn(fence)      token, fence = entangle((token, fence), result)
+    after                            token        = entangle(token, *values)
+                                     fence        = entangle(fence, *values)
 
 So the token depends on the writes alone, which leaves reads free among themselves, and the fence depends on every
 access, which is what a write has to wait for. With `t` and `f` for the two::
@@ -25,16 +27,15 @@ which is why a token should be the small array that names the object.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 
 from entangle_jax import _private
 from entangle_jax._entangle import entangle
-from entangle_jax._leaves import is_token, path_of
-from entangle_jax._past import Past, Pasts
+from entangle_jax._leaves import is_ref, is_token, path_of
+from entangle_jax._past import Past, current_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +52,6 @@ _private.register_exclusion(__file__)
 _NEW: Any = object()
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
 class Handle(Generic[T]):
     """A native object that some calls read and some change, such that XLA cannot run them in a wrong order.
 
@@ -71,30 +70,42 @@ class Handle(Generic[T]):
 
     An access through an old handle, one that another access has already replaced, is not ordered after that
     access. Where this can be seen, which is within one function, an `OrderingWarning` names both places. To use an
-    old handle on purpose make a new one of it, `Handle(old.token, old.fence)`.
+    old handle on purpose make a new one of it, `Handle(old.token, old.fence)`. A loop has to carry the handle that its
+    body writes through: an `OrderingWarning` names the loop if the body uses a handle from outside instead.
 
     Args:
-      token: a pytree with at least one array, of any shape and dtype. Keep it small: the handle holds it twice.
-      fence: not for you to give, except for a copy of a handle or to say something of each of its parts, as in
-        `vmap(f, in_axes=Handle(0, 0))`.
+      token: a pytree with at least one array, of any shape and dtype. Python numbers and numpy arrays become arrays as
+        they do in `jax.numpy`. Keep it small: the handle holds it twice, in memory of its own.
+      fence: only to make a handle of an old one, or to say something of each part: `vmap(f, in_axes=Handle(0, 0))`.
 
     Raises:
-      TypeError: a leaf of the token is not an array, or there is none.
+      TypeError: a leaf of the token is not an array, or there is none; or the token contains handles (see `join`).
     """
 
-    token: T
-    """The token, ordered after every write so far: for calls that read and that `read` does not suit."""
+    __slots__ = ("__weakref__", "_fence", "_past", "_token")
 
-    fence: T = _NEW
-    """The token again, in memory of its own, ordered after every access so far. See `wait`."""
-
-    _past: ClassVar[Past | Pasts | None] = None  # of an instance, but no field
+    _token: T
+    _fence: T
+    _past: Past | None
     """The accesses that this handle is ordered after, as far as they are known: no part of the pytree."""
 
-    def __post_init__(self) -> None:
-        if self.fence is _NEW:
-            object.__setattr__(self, "token", _arrays(self.token))
-            object.__setattr__(self, "fence", jax.tree.map(jnp.copy, self.token))
+    def __init__(self, token: T, fence: T = _NEW) -> None:
+        _expect_no_handles(token)
+        if fence is _NEW:
+            token = fence = _arrays(token)
+        else:
+            _expect_no_handles(fence)
+        self._token, self._fence, self._past = _copies(token), _copies(fence), None
+
+    @property
+    def token(self) -> T:
+        """The token, ordered after every write so far: for calls that read and that `read` does not suit."""
+        return self._token
+
+    @property
+    def fence(self) -> T:
+        """The token again, in memory of its own, ordered after every access so far. See `wait`."""
+        return self._fence
 
     def read(self, fn: Callable[Concatenate[T, P], R], /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Handle[T]]:
         """Call `fn(token, *args, **kwargs)`, which uses the object and leaves it as it is.
@@ -116,7 +127,7 @@ class Handle(Generic[T]):
         result = fn(self.token, *args, **kwargs)
         _expect_result("read", fn, result)
         fence = entangle(self.fence, result)
-        return result, _with_past(Handle(self.token, fence), past.then(writes=False))
+        return result, _made(self.token, fence, past.then("read", writes=False))
 
     def write(
         self, fn: Callable[Concatenate[T, ...], R], /, *args: Any, token: Callable[[R], T] | None = None, **kwargs: Any
@@ -140,17 +151,38 @@ class Handle(Generic[T]):
             token is not like the old one.
 
         Warns:
-          OrderingWarning: this handle is older than another access of the same object.
+          OrderingWarning: this handle is older than another access of the same object, or a loop's body uses it from
+            outside of the loop.
         """
         _expect_callable("write", "fn", fn, "the function to call with the token")
         if token is not None:
             _expect_callable("write", "token", token, "a function that takes the new token out of the result")
         past = self._past_of("write", after_reads=True)
+        past.check_loop("write")
         result = fn(self.fence, *args, **kwargs)
         _expect_result("write", fn, result)
-        both = (self.token, self.fence) if token is None else self._copies(token(result))
-        both = entangle(both, result)
-        return result, _with_past(Handle(*both), past.then(writes=True))
+        both = (self.token, self.fence) if token is None else self._renewed(token(result))
+        new, fence = entangle(both, result)
+        return result, _made(new, fence, past.then("write", writes=True))
+
+    def after(self, *values: Any) -> Handle[T]:
+        """Return the handle, such that every access that follows waits for `values`.
+
+        For a call that has to come after something that it does not use: a report after the step that it is about, a
+        write after a snapshot was taken. No function is called.
+
+        Args:
+          *values: pytrees of arrays, as the witnesses of `entangle`.
+
+        Returns:
+          The handle to use from here on.
+
+        Warns:
+          OrderingWarning: `values` contain no array.
+        """
+        past = self._past_in(current_trace())
+        # Two calls: in one, the reads that follow would wait for the reads before.
+        return _made(entangle(self.token, *values), entangle(self.fence, *values), past.then("after", writes=False))
 
     def wait(self) -> T:
         """Return the token, ordered after every access so far: to free the object, or to wait for all of it.
@@ -190,9 +222,10 @@ class Handle(Generic[T]):
             raise ValueError("entangle_jax.Handle.join: a handle is given twice; pass one handle for each object.")
         tokens, fences = tuple(handle.token for handle in handles), tuple(handle.fence for handle in handles)
         # Two calls: in one, the tokens would wait for the reads as the fences do.
-        joined = Handle(entangle(tokens, tokens), entangle(fences, fences))
-        trace = _private.get_opaque_trace_state()
-        return _with_past(joined, Pasts(trace, tuple(handle._past_in(trace) for handle in handles)))
+        trace = current_trace()
+        past = Past.joined(trace, [handle._past_in(trace) for handle in handles])
+        # Copies, because two handles that reads of one handle returned have one token.
+        return _made(_copies(entangle(tokens, tokens)), _copies(entangle(fences, fences)), past)
 
     def split(self) -> tuple[Handle[Any], ...]:
         """The handles of the objects of a handle that was made by `join`, in their order.
@@ -205,18 +238,33 @@ class Handle(Generic[T]):
                 f"entangle_jax.Handle.split: the token is of type {type(self.token).__name__}, wanted a tuple: the "
                 "handle is not one that `Handle.join` made."
             )
-        fences = cast("tuple[Any, ...]", self.fence)
-        handles = tuple(Handle(token, fence) for token, fence in zip(self.token, fences, strict=True))
-        if isinstance(self._past, Pasts):
-            handles = tuple(_with_past(handle, past) for handle, past in zip(handles, self._past.parts, strict=True))
-        return handles
+        fences: Any = self.fence
+        pasts = self._past.split(len(self.token)) if self._past else [None] * len(self.token)
+        return tuple(_made(*each) for each in zip(self.token, fences, pasts, strict=True))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        return f"Handle(token={self.token!r}, fence={self.fence!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
         """To pickle and copy: without its past, which belongs to this process."""
-        return {"token": self.token, "fence": self.fence}
+        return _made, (self.token, self.fence)
 
-    def _copies(self, new: Any) -> tuple[T, T]:
-        """A new token and a copy of it, for the fence."""
+    # A handle that is passed where an array is wanted: JAX looks for `__jax_array__` first, before it complains itself.
+
+    @property
+    def __jax_array__(self) -> NoReturn:
+        raise TypeError(_NO_ARRAY)
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(_NO_ARRAY)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        message = f"'Handle' object has no attribute {name!r}"
+        raise AttributeError(f"{message}: {_NO_ARRAY}" if hasattr(jax.Array, name) else message, name=name, obj=self)
+
+    def _renewed(self, new: Any) -> tuple[T, T]:
+        """A new token, and the fence for it."""
+        _expect_no_handles(new)
         new = _arrays(new)
         wanted, got = (jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree) for tree in (self.token, new))
         if wanted != got:
@@ -224,30 +272,59 @@ class Handle(Generic[T]):
                 f"entangle_jax.Handle.write: the new token is {got}, wanted one like the old one, {wanted}: a handle "
                 "keeps its structure, shapes and dtypes, so that a loop can carry it. Make a new `Handle` instead."
             )
-        return new, jax.tree.map(jnp.copy, new)
+        return _copies(new), _copies(new)
 
-    def _past_in(self, trace: Any) -> Past | Pasts:
-        past = self._past
-        if past is None or past.trace != trace:
-            past = Past.unknown(trace)
-            _with_past(self, past)
-        return past
+    def _past_in(self, trace: Any) -> Past:
+        if self._past is None or self._past.trace != trace:
+            self._past = Past.unknown(trace, self.fence, self._past)
+        return self._past
 
-    def _past_of(self, what: str, *, after_reads: bool) -> Past | Pasts:
+    def _past_of(self, what: str, *, after_reads: bool) -> Past:
         """The accesses before this one, after a warning if it is not ordered after them."""
-        past = self._past_in(_private.get_opaque_trace_state())
+        past = self._past_in(current_trace())
         past.check(what, after_reads=after_reads)
         return past
 
 
-def _with_past(handle: Handle[T], past: Past | Pasts) -> Handle[T]:
-    object.__setattr__(handle, "_past", past)
+def _made(token: Any, fence: Any, past: Past | None = None) -> Handle[Any]:
+    """A handle of these, which are not looked at and not copied."""
+    handle: Handle[Any] = object.__new__(Handle)
+    handle._token, handle._fence, handle._past = token, fence, past
     return handle
 
 
-def _arrays(token: Any) -> Any:
+_TOKEN, _FENCE = jax.tree_util.GetAttrKey("token"), jax.tree_util.GetAttrKey("fence")
+
+jax.tree_util.register_pytree_with_keys(
+    Handle,
+    lambda handle: (((_TOKEN, handle._token), (_FENCE, handle._fence)), None),
+    lambda _, parts: _made(*parts),
+    lambda handle: ((handle._token, handle._fence), None),
+)
+
+_NO_ARRAY = (
+    "entangle_jax: a Handle was passed where an array is wanted. Pass the function to the handle's `read` or `write`, "
+    "which call it with the token; or, to leave the order to yourself, pass `handle.token`."
+)
+
+
+def _copies(token: T) -> T:
+    """The token in memory of its own. In a program that costs nothing that donation would not cost anyway."""
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf, token)
+
+
+def _expect_no_handles(token: Any) -> None:
     if isinstance(token, Handle):
         raise TypeError("entangle_jax.Handle: the token is a Handle already.")
+    for leaf in jax.tree.leaves(token, is_leaf=lambda node: isinstance(node, Handle)):
+        if isinstance(leaf, Handle):
+            raise TypeError(
+                "entangle_jax.Handle: the token contains a Handle, wanted arrays. To make one handle of several, for "
+                "calls that touch all of their objects, use `Handle.join(a, b)`."
+            )
+
+
+def _arrays(token: Any) -> Any:
     leaves, treedef = jax.tree.flatten(token)
     if not leaves:
         raise TypeError(
@@ -272,7 +349,7 @@ def _expect_callable(access: str, argument: str, value: Any, wanted: str) -> Non
 
 
 def _expect_result(access: str, fn: Any, result: Any) -> None:
-    if not any(isinstance(leaf, jax.Array) or is_token(leaf) for leaf in jax.tree.leaves(result)):
+    if not any(isinstance(leaf, jax.Array) or is_token(leaf) or is_ref(leaf) for leaf in jax.tree.leaves(result)):
         raise TypeError(
             f"entangle_jax.Handle.{access}: {getattr(fn, '__name__', fn)} returned {result!r}, wanted at least one "
             "jax array, since nothing can wait for a call without one. Return something that it computes, such as a "
@@ -287,5 +364,5 @@ with contextlib.suppress(ValueError):
         Handle,
         serialized_name="entangle_jax.Handle",
         serialize_auxdata=lambda _: b"",
-        deserialize_auxdata=lambda _: (),
+        deserialize_auxdata=lambda _: None,
     )

@@ -1,10 +1,6 @@
 """What `entangle` was given: which leaves are operands, and what is wrong with the others."""
 
-import os
-import sys
-import warnings
-from dataclasses import dataclass
-from types import FrameType
+import itertools
 from typing import Any
 
 import jax
@@ -13,29 +9,27 @@ import numpy as np
 from jax.ref import AbstractRef
 
 from entangle_jax import _private
+from entangle_jax._warnings import warn_user
 
 
-class OrderingWarning(UserWarning):
-    """A call of `entangle` that cannot order what it was asked to order.
-
-    Turn it into an error with `warnings.simplefilter("error", entangle_jax.OrderingWarning)`.
-    """
-
-
-@dataclass(slots=True)
 class Operands:
     """The operands of one native call, and how its results make up the payload again."""
 
-    payload: list[Any]
-    """Each distinct leaf of the payload, as an array."""
-    witnesses: list[Any]
-    """Each distinct leaf of the witnesses that is not a leaf of the payload as well."""
-    shared: tuple[int, ...]
-    """Indices into `payload` of the leaves that are witnesses as well."""
-    places: list[int]
-    """For each leaf of the payload in order: which of `payload` it is."""
-    treedef: Any
-    """The structure of the payload."""
+    __slots__ = ("payload", "places", "shared", "treedef", "witnesses")
+
+    def __init__(
+        self, payload: list[Any], witnesses: list[Any], shared: tuple[int, ...], places: list[int], treedef: Any
+    ) -> None:
+        self.payload = payload
+        """Each distinct leaf of the payload, as an array."""
+        self.witnesses = witnesses
+        """Each distinct leaf of the witnesses that is not a leaf of the payload as well."""
+        self.shared = shared
+        """Indices into `payload` of the leaves that are witnesses as well."""
+        self.places = places
+        """For each leaf of the payload in order: which of `payload` it is."""
+        self.treedef = treedef
+        """The structure of the payload."""
 
 
 def sort_leaves(payload: Any, witnesses: tuple[Any, ...], *, warn: bool) -> Operands:
@@ -46,7 +40,7 @@ def sort_leaves(payload: Any, witnesses: tuple[Any, ...], *, warn: bool) -> Oper
     """
     leaves, treedef = jax.tree.flatten(payload)
     leaves = [_unwrapped(leaf) for leaf in leaves]
-    witness_leaves = [_unwrapped(leaf) for leaf in jax.tree.leaves(witnesses)]
+    witness_leaves = [value_of_witness(leaf) for leaf in jax.tree.leaves(witnesses)]
 
     operands: list[Any] = []
     index: dict[int, int] = {}  # of a leaf's identity in `operands`
@@ -79,6 +73,16 @@ def _unwrapped(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array | jax.core.Tracer):  # a traced Ref is no array, and says that it is one
         return leaf
     return jnp.asarray(leaf) if hasattr(leaf, "__jax_array__") else leaf
+
+
+def value_of_witness(leaf: Any) -> Any:
+    """A leaf of the witnesses as something to wait for: a Ref is its value now, which waits for what was written."""
+    return leaf[...] if is_ref(leaf) else _unwrapped(leaf)
+
+
+def is_ref(leaf: Any) -> bool:
+    """Whether it is a Ref, concrete or traced."""
+    return isinstance(leaf, jax.Ref) or isinstance(getattr(leaf, "aval", None), AbstractRef)
 
 
 def _is_traced_or_on_device(leaf: Any) -> bool:
@@ -116,7 +120,7 @@ def _array_of(leaf: Any, role: str, tree: Any, index: int) -> Any:
     if isinstance(leaf, np.ndarray | np.generic):
         what = f"a numpy array of dtype {leaf.dtype}"
     remedy = "pass arrays, or pytrees of arrays"
-    if isinstance(getattr(leaf, "aval", None), AbstractRef) or isinstance(leaf, jax.Ref):
+    if is_ref(leaf):
         remedy = "entangle orders values: read the Ref first, `entangle(ref[...], ...)`"
     elif isinstance(leaf, jax.ShapeDtypeStruct):
         remedy = "pass the array itself, or trace the call with `jax.eval_shape`"
@@ -146,42 +150,24 @@ def _warn_of_gaps(payload: Any, leaves: list[Any], witnesses: tuple[Any, ...], w
             "the witnesses have no array leaves, so there is nothing to wait for "
             "(a handle object without leaves? pass the raw array that it wraps)"
         )
-    for role, tree, those in (("payload", payload, leaves), ("witness", witnesses, witness_leaves)):
-        for i, leaf in enumerate(those):
-            # A witness of the host counts as there already, however many elements it has.
-            if _is_empty(leaf) and (role == "payload" or _is_traced_or_on_device(leaf)):
-                consequence = "is not ordered" if role == "payload" else "orders nothing"
-                warn_user(
-                    f"{path_of(role, tree, i)} has no elements (shape {tuple(leaf.shape)}); XLA replaces such arrays "
-                    f"by constants, so it {consequence}"
-                )
+    # What is on the host is there already, however many elements it has: nothing waits for it.
+    is_waited_for = [_is_traced_or_on_device(leaf) for leaf in witness_leaves]
+    if not any(is_waited_for) or all(map(_is_empty, [*leaves, *itertools.compress(witness_leaves, is_waited_for)])):
+        return  # there is nothing to order
+    for i, leaf in enumerate(leaves):
+        if _is_empty(leaf):
+            _warn_of_empty(path_of("payload", payload, i), leaf, "it is not ordered")
+    for i, leaf in enumerate(witness_leaves):
+        if is_waited_for[i] and _is_empty(leaf):
+            _warn_of_empty(path_of("witness", witnesses, i), leaf, "it orders nothing")
+
+
+def _warn_of_empty(where: str, leaf: Any, consequence: str) -> None:
+    warn_user(
+        f"{where} has no elements (shape {tuple(leaf.shape)}); XLA replaces such arrays by constants, so {consequence}"
+    )
 
 
 def _is_empty(leaf: Any) -> bool:
     # A symbolic dimension is not an int: it may be zero, but the program is written for all its values.
     return any(isinstance(dim, int) and dim == 0 for dim in getattr(leaf, "shape", ()))
-
-
-_NOT_THE_USERS = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in (__file__, jax.__file__))
-
-
-def warn_user(message: str) -> None:
-    """Issue an `OrderingWarning` that points at the line of the user's code by which we were called."""
-    _, level = _user_frame()
-    warnings.warn(f"entangle: {message}.", OrderingWarning, stacklevel=level)
-
-
-def user_line() -> str:
-    """The line of the user's code by which we were called, as `file:line`."""
-    frame, _ = _user_frame()
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _user_frame() -> tuple[FrameType, int]:
-    """The innermost frame that is neither ours nor JAX's, and how many levels above our caller's callee it is."""
-    frame = sys._getframe(1)
-    level = 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        frame = frame.f_back
-        level += 1
-    return frame, level

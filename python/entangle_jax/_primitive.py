@@ -11,7 +11,7 @@ import jax
 from jax.interpreters import ad, batching, mlir
 
 from entangle_jax import _partitioning, _private
-from entangle_jax._leaves import warn_user
+from entangle_jax._warnings import warn_user
 
 _private.register_exclusion(__file__)
 

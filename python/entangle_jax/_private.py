@@ -5,7 +5,7 @@ error that says so at import, not a crash later; the tests run against the newes
 """
 
 import importlib
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -32,9 +32,10 @@ apply_primitive: Any = _take("jax._src.dispatch", "apply_primitive")
 # Public until 0.4.36.
 trace_state_clean: Any = _take("jax._src.core", "trace_state_clean")
 
-# Tells one trace from another, so that `Handle` does not take two traces of a function for two uses of a handle.
-# `jax.extend.core` has it too, and imports Pallas. There since 0.4.36.
-get_opaque_trace_state: Any = _take("jax._src.core", "get_opaque_trace_state")
+# The trace that is going on and the traces around it, so that `Handle` sees a loop between the place where a handle was
+# made and the place where it is used. There since 0.4.36.
+trace_ctx: Any = _take("jax._src.core", "trace_ctx")
+unsafe_get_trace_stack: Any = _take("jax._src.core", "unsafe_get_trace_stack")
 
 # The type of the values of `jax.lax.create_token` and `after_all`; `jax.core.abstract_token` is deprecated since 0.9.
 abstract_token: Any = _take("jax._src.core", "abstract_token")
@@ -66,6 +67,29 @@ register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")
 # Frames of these files are left out of the source lines that XLA keeps for each operation, so that a call points at
 # the user's line. `jax.extend.source_info_util` has it too, and imports all of `jax.extend`. There since 0.4.
 register_exclusion: Any = _take("jax._src.source_info_util", "register_exclusion")
+
+
+def traces() -> list[Any]:
+    """The traces that are going on, from the outermost to the innermost."""
+    return cast("list[Any]", unsafe_get_trace_stack(trace_ctx.trace))
+
+
+def trace_of(tracer: Any) -> Any:
+    """The trace that made this tracer."""
+    return tracer._trace
+
+
+def loop_traced(trace: Any) -> str | None:
+    """The body or condition of a loop that this trace is of, as `name at file:line`; None if it is of something else.
+
+    A trace without `frame`, as of `vmap` and `grad`, is of no loop. What JAX says of a function that it traces is there
+    since 0.5.
+    """
+    info: Any = getattr(getattr(trace, "frame", None), "debug_info", None)
+    return info.func_src_info if getattr(info, "traced_for", None) in _LOOPS else None
+
+
+_LOOPS = ("scan", "while_body", "while_cond", "fori_loop")
 
 
 def sdy() -> Any:

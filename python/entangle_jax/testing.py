@@ -122,7 +122,10 @@ def log() -> tuple[Access, ...]:
 
 def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_side_effect: bool) -> jax.Array:
     if hasattr(inputs[0], "fence"):
-        raise TypeError("entangle_jax.testing: the token is a Handle; pass this function to its `read` or `write`.")
+        raise TypeError(
+            "entangle_jax.testing: the token is a Handle; pass this function to its `read` or `write`, or pass "
+            "`handle.token`."
+        )
     if not isinstance(label, str | None):
         raise TypeError(f"entangle_jax.testing: the label is of type {type(label).__name__}, wanted a str.")
     inputs = [jax.lax.stop_gradient(jnp.asarray(x)) for x in inputs]

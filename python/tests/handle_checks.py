@@ -328,6 +328,7 @@ def no_buffer_stands_twice_in_a_handle(handle_class):
         lambda handle: handle.write(replace, token=lambda result: result[1])[1],
         lambda handle: handle_class.join(handle, handle_class(testing.slot(1))),
         lambda handle: handle_class.join(handle, handle_class(testing.slot(1))).split()[0],
+        lambda handle: handle_class.join(handle.read(testing.read)[1], handle.read(testing.read)[1]),
     ]
     for step in steps:
         for apply in (step, jax.jit(step), jax.jit(step, donate_argnums=0), batched(step)):
@@ -335,6 +336,38 @@ def no_buffer_stands_twice_in_a_handle(handle_class):
             leaves = jax.tree.leaves(stepped)
             assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves) > 0
             jax.jit(lambda handle: handle, donate_argnums=0)(stepped)  # raises if a buffer is donated twice
+
+
+@check
+def a_handle_shares_no_buffer_with_its_caller_or_another_handle(handle_class):
+    def make(token):
+        return handle_class(token), handle_class(token), handle_class(token, token), handle_class((token, token))
+
+    for apply in (make, jax.jit(make)):
+        token = testing.slot(0)
+        handles = apply(token)
+        leaves = [token, *jax.tree.leaves(handles)]
+        assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves) == 11
+        jax.jit(lambda handles: handles, donate_argnums=0)(handles)  # raises if a buffer is donated twice
+        assert not token.is_deleted()
+
+
+@check
+def what_comes_after_a_value_waits_for_it_and_holds_back_no_read(handle_class):
+    def program(token, other, third):
+        snapshot = read(third, "snapshot")
+        handle = handle_class(token)
+        a, handle = handle.read(read, "a")
+        b, handle = handle.after(snapshot).read(read, "b")
+        handle = handle_class(other)
+        c, handle = handle.read(read, "c")
+        w, handle = handle.after(snapshot).write(write, "w", 1.0)
+        return (a, b, c, w)
+
+    has_path = path(program, testing.slot(0), testing.slot(1), testing.slot(2))
+    for first, then in [("snapshot", "b"), ("snapshot", "w"), ("c", "w")]:
+        assert has_path(first, then), (first, then)
+    assert not has_path("a", "b")
 
 
 @check

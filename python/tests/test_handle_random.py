@@ -1,6 +1,7 @@
 """Random programs of reads and writes, with branches and loops, run natively and compared with plain Python.
 
-A hundred of them; a thousand, and other ones each time, with the profile `soak` of conftest.py.
+All of them are right, and every warning is an error here. A hundred of them; a thousand, and other ones each time, with
+the profile `soak` of conftest.py.
 """
 
 import itertools
@@ -28,6 +29,9 @@ accesses = st.one_of(
     st.tuples(st.just("read"), objects, late),
     st.tuples(st.just("write"), objects, late),
     st.tuples(st.just("copy"), objects),  # writes what was read last, plus one
+    st.tuples(st.just("read twice"), objects, late),  # through one handle, and goes on from both reads
+    st.tuples(st.just("read in a map"), objects, late),  # through a handle from outside, and goes on after it
+    st.tuples(st.just("after"), objects, late),
     st.tuples(st.just("read both"), st.permutations(range(OBJECTS)).map(lambda those: tuple(those[:2]))),
     st.tuples(st.just("write both"), st.permutations(range(OBJECTS)).map(lambda those: tuple(those[:2]))),
 )
@@ -40,6 +44,8 @@ def blocks(statements, size):
 def nested(block):
     return st.one_of(
         st.tuples(st.just("branch"), st.booleans(), block, block),
+        st.tuples(st.just("closing branch"), st.booleans(), block, block),
+        st.tuples(st.just("closing jit"), block),
         st.tuples(st.just("scan"), st.integers(1, MOST), block),
         st.tuples(st.just("while"), st.integers(0, MOST), block),
     )
@@ -62,7 +68,11 @@ def width(block):
     widths = {
         "read": lambda *_: 1,
         "read both": lambda *_: 2,
+        "read twice": lambda *_: 2,
+        "read in a map": lambda *_: 2,
         "branch": lambda _, then, other: max(width(then), width(other)),
+        "closing branch": lambda _, then, other: max(width(then), width(other)),
+        "closing jit": width,
         "scan": lambda count, body: count * width(body),
         "while": lambda _, body: MOST * width(body),
     }
@@ -92,12 +102,17 @@ class InPython:
                 self.values[obj] = value_of(i, step)
             case "copy", obj:
                 self.values[obj] = self.last + 1
+            case "read twice" | "read in a map", obj, _:
+                self.last = self.values[obj]
+                return [self.last, self.last]
             case "read both", (a, b):
                 self.last = self.values[b]
                 return [self.values[a], self.values[b]]
             case "write both", (a, b):
                 self.values[a], self.values[b] = value_of(i, step), value_of(i, step) + 0.5
-            case "branch", taken, then, other:
+            case "closing jit", body:
+                return self.block(body, step)
+            case "branch" | "closing branch", taken, then, other:
                 return self.block(then if taken else other, step)
             case "scan" | "while", count, body:
                 return [value for k in range(count) for value in self.block(body, step_of(step, k))]
@@ -140,6 +155,18 @@ class InJax:
             case "copy", obj:
                 _, handle = handles[obj].write(testing.write, last + 1, label=label)
                 return nothing, (replaced(handles, {obj: handle}), last)
+            case "read twice", obj, late:
+                first, one = handles[obj].read(testing.read, self.delayed[late], label=label)
+                second, other = handles[obj].read(testing.read, self.delayed[late][:1], label=label)
+                handle, _ = Handle.join(one, other).split()
+                return jnp.stack([first, second]), (replaced(handles, {obj: handle}), second)
+            case "read in a map", obj, late:
+                seen = jax.lax.map(
+                    lambda i: handles[obj].read(testing.read, self.delayed[late], i, label=label)[0], jnp.arange(2)
+                )
+                return seen, (replaced(handles, {obj: handles[obj].after(seen)}), seen[1])
+            case "after", obj, late:
+                return nothing, (replaced(handles, {obj: handles[obj].after(self.delayed[late])}), last)
             case "read both", (a, b):
                 joined = Handle.join(handles[a], handles[b])
                 seen, joined = joined.read(lambda tokens: [testing.read(token, label=label) for token in tokens])
@@ -151,7 +178,13 @@ class InJax:
                     lambda tokens: [testing.write(*each, label=label) for each in zip(tokens, values, strict=True)]
                 )
                 return nothing, (replaced(handles, dict(zip((a, b), joined.split(), strict=True))), last)
-            case "branch", _, then, other:
+        return self.nested(state, step, facts, i, kind, *rest)
+
+    def nested(self, state, step, facts, i, kind, *rest):
+        match kind, *rest:
+            case "closing jit", body:
+                return jax.jit(lambda: self.block(body, state, step, facts))()
+            case "branch" | "closing branch", _, then, other:
                 size = max(width(then), width(other))
 
                 def branch(block):
@@ -161,7 +194,9 @@ class InJax:
 
                     return run
 
-                return jax.lax.cond(facts[i] > 0, branch(then), branch(other), state)
+                if kind == "branch":
+                    return jax.lax.cond(facts[i] > 0, branch(then), branch(other), state)
+                return jax.lax.cond(facts[i] > 0, lambda: branch(then)(state), lambda: branch(other)(state))
             case "scan", count, body:
 
                 def scanned(state, k):
@@ -189,7 +224,7 @@ def facts_of(block):
     """What a program is told when it runs, by number of the statement: whether to branch, how often to loop."""
     found = {}
     for i, kind, *rest in block:
-        if kind in ("branch", "while"):
+        if kind in ("branch", "closing branch", "while"):
             found[i] = int(rest[0])
         for inner_block in rest:
             if isinstance(inner_block, list):
@@ -218,7 +253,7 @@ def compile_program(block):
 
 def touches(kind, rest):
     """The objects that a statement touches, and whether it reads them only."""
-    if kind in ("branch", "scan", "while"):
+    if kind in ("branch", "closing branch", "closing jit", "scan", "while"):
         return set(range(OBJECTS)), False
     return ({rest[0]} if isinstance(rest[0], int) else set(rest[0])), kind.startswith("read")
 

@@ -1,4 +1,6 @@
-"""XLA tokens as payload and witness; a Ref is not a value, and is refused with what to do."""
+"""XLA tokens as payload and witness; a Ref as witness, and as payload an error that says what to do."""
+
+import functools
 
 import compiled
 import jax
@@ -8,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from entangle_jax import entangle
+from entangle_jax import Handle, OrderingWarning, entangle
 from entangle_jax.testing import read, slot, write
 
 W = jnp.float32(1.0)
@@ -120,30 +122,106 @@ def test_tokens_in_a_sharded_program_gather_nothing(shardy):
 REMEDY = r"wanted an array; entangle orders values: read the Ref first, `entangle\(ref\[\.\.\.\], \.\.\.\)`"
 
 
-def test_a_ref_is_told_to_be_read_first():
+def test_a_ref_as_payload_is_told_to_be_read_first():
     ref = jax.new_ref(jnp.zeros(3))
     with pytest.raises(TypeError, match="the payload is a .*Ref, " + REMEDY):
         entangle(ref, W)
-    with pytest.raises(TypeError, match=r"witness leaf \[0\]\['r'\] is a .*Ref, " + REMEDY):
-        entangle(W, {"r": ref})
+    with pytest.raises(TypeError, match=r"payload leaf \['r'\] is a .*Ref, " + REMEDY):
+        entangle({"r": ref}, W, ref)
     with pytest.raises(TypeError, match=REMEDY):
-        jax.jit(lambda x: entangle(x, ref))(W)
-
-
-def test_a_ref_inside_of_a_program_is_told_to_be_read_first():
-    def program(x, as_payload):
-        ref = jax.new_ref(x)
-        return entangle(ref, x) if as_payload else entangle(x, ref)
-
-    for as_payload in (True, False):
+        jax.jit(lambda x: entangle(ref, x))(W)
+    for function in (lambda ref: entangle(ref, 1.0), lambda ref: entangle(ref, W), lambda ref: entangle(ref, ref)):
         with pytest.raises(TypeError, match=REMEDY):
-            jax.jit(program, static_argnums=1)(W, as_payload)
-
-    def body(i, ref):
-        entangle(ref, W)
-
+            jax.jit(function)(jax.new_ref(W))
     with pytest.raises(TypeError, match=REMEDY):
-        jax.jit(lambda ref: entangle(ref, 1.0))(jax.new_ref(W))
+        jax.jit(lambda x: entangle(jax.new_ref(x), x))(W)
+
+
+def keep_in_a_ref(token, ref, slow):
+    ref[...] = read(token, slow, label="a")
+
+
+def plainly(token, slow, ref):
+    keep_in_a_ref(token, ref, slow)
+    return write(entangle(token, ref), 3.0, label="w"), ref[...]
+
+
+def in_a_tree(token, slow, ref):
+    keep_in_a_ref(token, ref, slow)
+    return write(entangle(token, 1.0, {"ref": [ref, slow]}), 3.0, label="w"), ref[...]
+
+
+def in_scan(token, slow, ref):
+    def body(token, _):
+        keep_in_a_ref(token, ref, slow)
+        return write(entangle(token, ref), 3.0, label="w"), None
+
+    return jax.lax.scan(body, token, None, length=2)[0], ref[...]
+
+
+def in_a_branch(token, slow, ref):
+    def branch(token):
+        keep_in_a_ref(token, ref, slow)
+        return write(entangle(token, ref), 3.0, label="w")
+
+    return jax.lax.cond(slow[0] >= 0, branch, lambda token: token, token), ref[...]
+
+
+@pytest.mark.parametrize("program", [plainly, in_a_tree, in_scan, in_a_branch], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("made", ["inside", "argument", "closed over"])
+def test_a_write_does_not_overtake_the_call_whose_result_is_in_a_ref(program, made, slots):
+    def run(token, x, ref=None):
+        slow = x
+        for i in range(3):
+            slow = jnp.sort(slow ^ i)
+        ref = jax.new_ref(jnp.float32(0)) if ref is None else ref
+        return program(token, slow, ref)
+
+    x = jnp.asarray(np.random.default_rng(0).integers(2**31, size=20_000, dtype=np.int32))
+    ref = jax.new_ref(jnp.float32(0))
+    arguments = (slot(0), x, ref) if made == "argument" else (slot(0), x)
+    jitted = jax.jit(functools.partial(run, ref=ref) if made == "closed over" else run)
+    depends = compiled.paths(compiled.text(jitted, *arguments))
+    for name in depends:
+        if name.startswith("w"):
+            assert name.replace("w", "a") in depends[name]
+    for _ in range(5):
+        slots.reset()
+        jax.block_until_ready(jitted(*arguments))
+        count = 2 if program is in_scan else 1
+        assert [access.label for access in slots.log()] == ["a", "w"] * count
+
+
+def test_outside_of_jit_a_ref_is_its_value_now(slots):
+    ref = jax.new_ref(jnp.float32(0))
+    ref[...] = read(slot(0), label="a")
+    for witnesses in ((ref,), (ref, ref), ({"a": [ref]}, W)):
+        assert entangle(slot(1), *witnesses) == 1
+    ref[...] = jnp.float32(2)
+    assert entangle(W, ref) == 1
+    assert ref[...] == 2
+    there = jax.device_put(W, jax.devices()[1])
+    with pytest.raises(ValueError, match=r"different devices: the payload on .*cpu:0.*witness leaf \[0\] on .*cpu:1"):
+        entangle(jax.device_put(W, jax.devices()[0]), jax.new_ref(there))
+
+
+def test_a_ref_without_elements_orders_nothing_and_warns():
+    with pytest.warns(OrderingWarning, match="witness leaf .*has no elements"):
+        jax.jit(lambda x: entangle(x, jax.new_ref(jnp.zeros((0, 3)))))(W)
+
+
+def test_a_write_does_not_overtake_a_read_that_returns_a_ref(slots):
+    def look(token):
+        ref = jax.new_ref(jnp.float32(0))
+        ref[...] = read(token, label="a")
+        return ref
+
+    def program(token):
+        seen, handle = Handle(token).read(look)
+        _, handle = handle.write(write, 3.0, label="w")
+        return seen[...], handle
+
+    assert "a" in compiled.paths(compiled.text(program, slot(0)))["w"]
 
 
 def test_a_ref_that_is_read_first_is_in_order(slots):

@@ -124,6 +124,7 @@ SILENT = {
     "an empty numpy array as witness": (W, np.zeros(0)),
     "one witness with leaves among others": (W, None, (), W),
     "a host value among empty trees": (W, None, 1),
+    "an empty payload with nothing but the host to wait for": ({"a": EMPTY, "b": W}, np.ones(3), 1.0),
     "a payload of the host": (1.0, W),
     "a scalar payload": ({"a": 1, "b": W}, W),
     "the same leaf": (W, W, W),
@@ -149,6 +150,29 @@ def test_no_false_alarm_for_symbolic_sizes_and_batches_of_zero():
         jax.eval_shape(lambda x, w: entangle(x, w), *(jax.ShapeDtypeStruct((n,), jnp.float32),) * 2)
         jax.vmap(lambda x, w: entangle(x, w))(jnp.zeros(0), jnp.zeros(0))
         jax.vmap(jax.vmap(lambda x, w: entangle(x, w)), in_axes=1)(jnp.zeros((3, 0)), jnp.zeros((3, 0)))
+
+
+NOTHING_TO_ORDER = {
+    "arrays": (EMPTY, EMPTY),
+    "trees": ({"a": EMPTY, "b": [jnp.zeros(0)]}, (EMPTY, EMPTY), None, EMPTY),
+    "beside the host": (EMPTY, EMPTY, 1.0, np.ones(3)),
+    "a payload of the host": (np.zeros(0), EMPTY),
+}
+
+
+@pytest.mark.parametrize("arguments", NOTHING_TO_ORDER.values(), ids=NOTHING_TO_ORDER)
+def test_no_false_alarm_where_no_leaf_has_elements(arguments):
+    test_no_false_alarm(arguments)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8])
+def test_no_false_alarm_in_associative_scan(length):
+    """It calls its function on what is left of an array, down to nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for run in (jax.lax.associative_scan, jax.jit(jax.lax.associative_scan, static_argnums=0)):
+            result = run(lambda a, b: entangle(a + b, a), jnp.ones(length))
+            np.testing.assert_array_equal(result, jnp.arange(1.0, length + 1))
 
 
 def test_without_witnesses_nothing_is_asked_for():

@@ -1,6 +1,6 @@
 //! Prints the layout of the mirrored C structs; `ci/abi` compares it with what a C compiler makes of the real header.
 
-use entangle_core::{Code, Element, ffi};
+use xla_ffi::{Code, Element, ffi};
 
 fn main() {
     for (name, offset) in ffi::LAYOUT {

@@ -5,12 +5,49 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::error::{Code, Error, Fault};
-use crate::ffi::{self, Mirror};
+use crate::error::{Code, Error};
+use crate::ffi::{self, Mirror, SetByRuntime};
 
 /// Whether a value can stand there at all: neither null nor misaligned.
 fn can_be_read<T>(ptr: *const T) -> bool {
     !ptr.is_null() && ptr.is_aligned()
+}
+
+/// [`can_be_read`] for two pointers, with one test of their alignment.
+#[inline]
+fn both_can_be_read<T>(one: *const T, other: *const T) -> bool {
+    !one.is_null() && !other.is_null() && (one.addr() | other.addr()).is_multiple_of(align_of::<T>())
+}
+
+/// An error unless the pointer and the size of a mirrored struct allow to use its fields. Reads nothing but the size.
+///
+/// # Safety
+/// `ptr` is null, or misaligned, or points to a readable `usize`.
+#[inline]
+pub(crate) unsafe fn check<T: Mirror>(ptr: *const T) -> Result<(), Error> {
+    if !can_be_read(ptr) {
+        return Err(bad_pointer(T::NAME, ptr.cast()));
+    }
+    // SAFETY: every `Mirror` starts with its `struct_size`, and the caller says that it can be read.
+    let struct_size = unsafe { ptr.cast::<usize>().read() };
+    if struct_size < T::END {
+        return Err(too_short(T::NAME, struct_size, T::END));
+    }
+    Ok(())
+}
+
+// The messages of `check` are made out of line, so that a call in which all is right keeps nothing at hand for them.
+
+#[cold]
+#[inline(never)]
+fn bad_pointer(name: &str, ptr: *const ()) -> Error {
+    Error::frame(format_args!("the pointer to {name} is {ptr:p}"))
+}
+
+#[cold]
+#[inline(never)]
+fn too_short(name: &str, struct_size: usize, end: usize) -> Error {
+    Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more"))
 }
 
 /// Opens a mirrored struct if its pointer and its size allow.
@@ -19,20 +56,46 @@ fn can_be_read<T>(ptr: *const T) -> bool {
 /// `ptr` is null, or misaligned, or points to `struct_size` readable bytes that stay unchanged for `'a`,
 /// where `struct_size` is the `usize` at `ptr`.
 #[inline]
-pub(crate) unsafe fn open<'a, T: Mirror, E: Fault>(ptr: *const T) -> Result<&'a T, E> {
-    if !can_be_read(ptr) {
-        return Err(E::new(move || Error::frame(format_args!("the pointer to {} is {ptr:p}", T::NAME))));
-    }
-    // SAFETY: every `Mirror` starts with its `struct_size`, and the caller says that it can be read.
-    let struct_size = unsafe { ptr.cast::<usize>().read() };
-    if struct_size < T::END {
-        return Err(E::new(move || {
-            Error::frame(format_args!("{} has {struct_size} bytes, wanted {} or more", T::NAME, T::END))
-        }));
-    }
-    // SAFETY: not null, aligned, and long enough; the caller vouches for the bytes and the lifetime. A
-    // struct that ends in padding is padded in C too, so the reference stays within the C object.
+pub(crate) unsafe fn open<'a, T: SetByRuntime>(ptr: *const T) -> Result<&'a T, Error> {
+    // SAFETY: the caller's contract.
+    unsafe { check(ptr) }?;
+    // SAFETY: not null, aligned, and long enough; the caller vouches for the bytes and the lifetime, and the fields are
+    // set (`SetByRuntime`). A struct that ends in padding is padded in C too, so the reference stays within the C object.
     Ok(unsafe { &*ptr })
+}
+
+/// The stages in which XLA calls a target's handlers. A target may have a handler for each; most have one, for EXECUTE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Once for each call site, when the program is compiled or loaded.
+    Instantiate = ffi::STAGE_INSTANTIATE as isize,
+    /// Before each run of the program: says what the call needs.
+    Prepare = ffi::STAGE_PREPARE as isize,
+    /// Before each run of the program, when that is there.
+    Initialize = ffi::STAGE_INITIALIZE as isize,
+    /// The one in which buffers hold data.
+    Execute = ffi::STAGE_EXECUTE as isize,
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Instantiate, Self::Prepare, Self::Initialize, Self::Execute];
+
+    /// Its name in XLA, in lower case, as `jax.ffi.register_ffi_target` takes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Instantiate => "instantiate",
+            Self::Prepare => "prepare",
+            Self::Initialize => "initialize",
+            Self::Execute => "execute",
+        }
+    }
+
+    #[inline]
+    const fn as_c(self) -> c_int {
+        self as c_int
+    }
 }
 
 /// One call of a handler by XLA.
@@ -50,28 +113,50 @@ impl<'a> Call<'a> {
         Ok(Self { frame })
     }
 
-    /// An error unless this call is in the EXECUTE stage, the one in which buffers hold data.
-    ///
-    /// # Errors
-    /// It is in another stage.
-    pub fn expect_execute(&self) -> Result<(), Error> {
-        self.check_execute()
+    /// The stage of this call, or `None` if it is one that came after this crate.
+    #[must_use]
+    pub fn stage(&self) -> Option<Stage> {
+        Stage::ALL.into_iter().find(|stage| stage.as_c() == self.frame.stage)
     }
 
-    pub(crate) fn check_execute<E: Fault>(&self) -> Result<(), E> {
-        let stage = self.frame.stage;
-        if stage == ffi::STAGE_EXECUTE {
-            return Ok(());
+    /// An error unless this call is in one of these stages.
+    #[inline]
+    pub(crate) fn check_stage(&self, stages: &[Stage]) -> Result<(), Error> {
+        let is_one = stages.iter().any(|stage| stage.as_c() == self.frame.stage);
+        if is_one { Ok(()) } else { Err(wrong_stage(self.frame, stages)) }
+    }
+
+    /// Whether each result has the memory of the operand with its index, as it has if the program asked XLA for it
+    /// (`input_output_aliases` of `jax.ffi.ffi_call`) for all of them.
+    ///
+    /// It is as quick as can be: `false` says only that something is not as it should be, a malformed frame included, and
+    /// [`args`](Self::args) and [`rets`](Self::rets) say what.
+    #[must_use]
+    #[inline]
+    pub fn is_in_place(&self) -> bool {
+        let ffi::CallFrame { args, rets, .. } = self.frame;
+        let has_sizes = args.struct_size >= ffi::Args::END && rets.struct_size >= ffi::Rets::END;
+        let has_operands = 0 < rets.size && rets.size <= args.size;
+        if !has_sizes || !has_operands {
+            return false;
         }
-        Err(E::new(move || {
-            Error::new(
-                Code::Unimplemented,
-                format!(
-                    "called in stage {stage} of the XLA FFI, but this handler is for stage {} (EXECUTE) alone; register it as the \"execute\" handler",
-                    ffi::STAGE_EXECUTE
-                ),
-            )
-        }))
+        if !both_can_be_read(args.types, rets.types) || !both_can_be_read(args.items, rets.items) {
+            return false;
+        }
+        (0..usize::try_from(rets.size).unwrap_or(0)).all(|index| {
+            // SAFETY: both lists can be read and have more than `index` types.
+            let types = unsafe { (*args.types.add(index), *rets.types.add(index)) };
+            // SAFETY: and as many entries.
+            let items = unsafe { (*args.items.add(index), *rets.items.add(index)) };
+            let (operand, result) = (items.0.cast::<ffi::Buffer>(), items.1.cast::<ffi::Buffer>());
+            if types != (ffi::ARG_BUFFER, ffi::ARG_BUFFER) || !both_can_be_read(operand, result) {
+                return false;
+            }
+            // SAFETY: entries of this type point to buffers, which start with their size.
+            let sizes = unsafe { ((*operand).struct_size, (*result).struct_size) };
+            // SAFETY: they are long enough to have `data`.
+            sizes.0 >= ffi::Buffer::END && sizes.1 >= ffi::Buffer::END && unsafe { (*operand).data == (*result).data }
+        })
     }
 
     /// The operands.
@@ -79,10 +164,6 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn args(&self) -> Result<Buffers<'a, Arg>, Error> {
-        self.open_args()
-    }
-
-    pub(crate) fn open_args<E: Fault>(&self) -> Result<Buffers<'a, Arg>, E> {
         let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
@@ -93,10 +174,6 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn rets(&self) -> Result<Buffers<'a, Ret>, Error> {
-        self.open_rets()
-    }
-
-    pub(crate) fn open_rets<E: Fault>(&self) -> Result<Buffers<'a, Ret>, E> {
         let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
@@ -151,7 +228,7 @@ impl<'a> Call<'a> {
             )
         };
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
-        let api = unsafe { open::<_, Error>(self.frame.api) }?;
+        let api = unsafe { open(self.frame.api) }?;
         let get = api.stream_get.ok_or_else(|| wrong_platform("the runtime has no XLA_FFI_Stream_Get"))?;
         let mut args = ffi::StreamGetArgs {
             struct_size: ffi::StreamGetArgs::END,
@@ -167,6 +244,21 @@ impl<'a> Call<'a> {
         }
         NonNull::new(args.stream).ok_or_else(|| wrong_platform("the runtime gave a null stream"))
     }
+}
+
+#[cold]
+#[inline(never)]
+fn wrong_stage(frame: &ffi::CallFrame, stages: &[Stage]) -> Error {
+    let found = frame.stage;
+    let wanted = |show: fn(&Stage) -> String| stages.iter().map(show).collect::<Vec<_>>().join(" or ");
+    Error::new(
+        Code::Unimplemented,
+        format!(
+            "called in stage {found} of the XLA FFI, but this handler is for stage {} alone; register it as the {} handler",
+            wanted(|stage| format!("{} ({})", stage.as_c(), stage.name().to_ascii_uppercase())),
+            wanted(|stage| format!("\"{}\"", stage.name())),
+        ),
+    )
 }
 
 /// The text of a byte span.
@@ -260,24 +352,20 @@ impl<'a, R: Role> Buffers<'a, R> {
     /// # Safety
     /// If `size` is positive, `types` and `items` are null or point to that many entries, each entry of
     /// `items` fit for [`open`], all for `'a`.
-    unsafe fn open<E: Fault>(
+    unsafe fn open(
         struct_size: usize,
         size: i64,
         types: *const c_int,
         items: *const *mut c_void,
-    ) -> Result<Self, E> {
-        let (list, end) = (R::LIST, R::LIST_END);
-        if struct_size < end {
-            return Err(E::new(move || {
-                Error::frame(format_args!("{list} has {struct_size} bytes, wanted {end} or more"))
-            }));
+    ) -> Result<Self, Error> {
+        let list = R::LIST;
+        if struct_size < R::LIST_END {
+            return Err(too_short(list, struct_size, R::LIST_END));
         }
-        let len = usize::try_from(size)
-            .map_err(|_| E::new(move || Error::frame(format_args!("{list} says it holds {size} buffers"))))?;
+        let len =
+            usize::try_from(size).map_err(|_| Error::frame(format_args!("{list} says it holds {size} buffers")))?;
         if len > 0 && !(can_be_read(types) && can_be_read(items)) {
-            return Err(E::new(move || {
-                Error::frame(format_args!("{list} holds {len} buffers, of types at {types:p}, at {items:p}"))
-            }));
+            return Err(Error::frame(format_args!("{list} holds {len} buffers, of types at {types:p}, at {items:p}")));
         }
         Ok(Self { len, types, items, what: PhantomData })
     }
@@ -299,7 +387,7 @@ impl<'a, R: Role> Buffers<'a, R> {
     /// # Errors
     /// There is none, it is no buffer, or the frame is malformed.
     pub fn get(&self, index: usize) -> Result<Buffer<'a, R>, Error> {
-        let buffer = self.open_at::<Error>(index)?;
+        let buffer = self.open_at(index)?;
         if buffer.rank < 0 || (buffer.rank > 0 && !can_be_read(buffer.dims)) {
             return Err(Error::frame(format_args!(
                 "{} {index} has rank {} and dimensions at {:p}",
@@ -312,24 +400,23 @@ impl<'a, R: Role> Buffers<'a, R> {
     }
 
     /// The buffer at that index as C knows it: its rank and dimensions are not checked.
-    pub(crate) fn open_at<E: Fault>(&self, index: usize) -> Result<&'a ffi::Buffer, E> {
+    fn open_at(&self, index: usize) -> Result<&'a ffi::Buffer, Error> {
         let (what, len) = (R::NAME, self.len);
         if index >= len {
-            return Err(E::new(move || {
-                Error::new(
-                    Code::InvalidArgument,
-                    format!(
-                        "{what} {index} was asked for, but the call has {len}: the handler and the lowering do not fit each other"
-                    ),
-                )
-            }));
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!(
+                    "{what} {index} was asked for, but the call has {len}: the handler and the lowering do not fit each other"
+                ),
+            ));
         }
         // SAFETY: `index` is below `len`, and a list with entries can be read (both checked).
         let kind = unsafe { *self.types.add(index) };
         if kind != ffi::ARG_BUFFER {
-            return Err(E::new(move || {
-                Error::frame(format_args!("{what} {index} has type {kind}, wanted {} (a buffer)", ffi::ARG_BUFFER))
-            }));
+            return Err(Error::frame(format_args!(
+                "{what} {index} has type {kind}, wanted {} (a buffer)",
+                ffi::ARG_BUFFER
+            )));
         }
         // SAFETY: as above.
         let item = unsafe { *self.items.add(index) };
@@ -341,7 +428,7 @@ impl<'a, R: Role> Buffers<'a, R> {
 /// One operand or result. Operands are read and results are written, which the types see to:
 ///
 /// ```
-/// # use entangle_core::{Call, Error};
+/// # use xla_ffi::{Call, Error};
 /// fn negate(call: &Call<'_>) -> Result<(), Error> {
 ///     let values: Vec<f32> = call.args()?.get(0)?.read()?;
 ///     call.rets()?.get(0)?.write(&values.iter().map(|value| -value).collect::<Vec<f32>>())
@@ -349,14 +436,14 @@ impl<'a, R: Role> Buffers<'a, R> {
 /// ```
 ///
 /// ```compile_fail,E0599
-/// # use entangle_core::{Call, Error};
+/// # use xla_ffi::{Call, Error};
 /// fn scribble(call: &Call<'_>) -> Result<(), Error> {
 ///     call.args()?.get(0)?.write(&[1.0_f32])
 /// }
 /// ```
 ///
 /// ```compile_fail,E0599
-/// # use entangle_core::{Call, Error};
+/// # use xla_ffi::{Call, Error};
 /// fn guess(call: &Call<'_>) -> Result<Vec<f32>, Error> {
 ///     call.rets()?.get(0)?.read()
 /// }

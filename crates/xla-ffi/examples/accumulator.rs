@@ -4,14 +4,14 @@
 //! that says which. Nothing in a JAX program shows that the two belong together, which is what `entangle` is for.
 //!
 //! ```text
-//! cargo build -p entangle-core --example accumulator      # a shared library for Python to open
-//! python crates/entangle-core/examples/accumulator.py     # registers the handlers, calls them from jit, checks the sums
+//! cargo build -p xla-ffi --example accumulator      # a shared library for Python to open
+//! python crates/xla-ffi/examples/accumulator.py     # registers the handlers, calls them from jit, checks the sums
 //! ```
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use entangle_core::{Call, Code, Error, Traits, ffi, handle};
+use xla_ffi::{Call, Code, Error, Traits, ffi, handle};
 
 /// The native objects. XLA calls handlers from many threads at once.
 static TOTALS: Mutex<Option<HashMap<i32, f64>>> = Mutex::new(None);
@@ -52,7 +52,6 @@ fn total(call: &Call<'_>) -> Result<(), Error> {
 
 /// Operand 0. An error of a handler is an exception in Python, with this text.
 fn token(call: &Call<'_>) -> Result<i32, Error> {
-    call.expect_execute()?;
     let operand = call.args()?.get(0)?;
     match operand.read::<i32>()?[..] {
         [token] if token >= 0 => Ok(token),

@@ -38,6 +38,8 @@ impl Error {
     }
 
     /// A frame that does not hold what the C interface promises.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn frame(what: impl fmt::Display) -> Self {
         Self::new(
             Code::Internal,
@@ -67,28 +69,3 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-/// What a check fails with.
-///
-/// Checks are written once and run in two ways. With [`Error`] they say what is wrong; with [`Silent`] they only say that
-/// something is, and keep nothing at hand to put into a message, which makes them several times shorter.
-pub(crate) trait Fault {
-    fn new(make: impl FnOnce() -> Error) -> Self;
-}
-
-impl Fault for Error {
-    #[cold]
-    #[inline(never)]
-    fn new(make: impl FnOnce() -> Error) -> Self {
-        make()
-    }
-}
-
-/// Something is wrong.
-pub(crate) struct Silent;
-
-impl Fault for Silent {
-    fn new(_: impl FnOnce() -> Error) -> Self {
-        Self
-    }
-}

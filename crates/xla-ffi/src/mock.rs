@@ -1,16 +1,24 @@
 //! A hand-made API table and call frames, to call handlers without a runtime.
 //!
 //! ```
-//! use entangle_core::{Code, Traits, ffi, handle, mock::Frame, pass_through};
+//! use xla_ffi::{Call, Error, Traits, ffi, handle, mock::Frame};
+//!
+//! fn negate(call: &Call<'_>) -> Result<(), Error> {
+//!     let values: Vec<f32> = call.args()?.get(0)?.read()?;
+//!     call.rets()?.get(0)?.write(&values.iter().map(|value| -value).collect::<Vec<f32>>())
+//! }
 //!
 //! unsafe extern "C" fn handler(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
 //!     // SAFETY: the frame is made by `Frame`.
-//!     unsafe { handle(frame, Traits::NONE, pass_through) }
+//!     unsafe { handle(frame, Traits::NONE, negate) }
 //! }
 //!
-//! let mut value = [1.0_f32, 2.0];
-//! let memory = value.as_mut_ptr().cast();
-//! assert_eq!(Frame::new().arg(11, &[2], memory).ret(11, &[2], memory).call(handler), Ok(()));
+//! const F32: i32 = 11;
+//! let (mut operand, mut result) = ([1.0_f32, 2.0], [0.0_f32; 2]);
+//! let mut frame = Frame::new().arg(F32, &[2], operand.as_mut_ptr().cast()).ret(F32, &[2], result.as_mut_ptr().cast());
+//! // SAFETY: both buffers are two numbers, and live.
+//! assert_eq!(unsafe { frame.call(handler) }, Ok(()));
+//! assert_eq!(result, [-1.0, -2.0]);
 //! ```
 
 use core::ffi::{CStr, c_int, c_void};
@@ -81,14 +89,14 @@ impl Frame {
         }
     }
 
-    /// Adds an operand. `data` must stay valid while the frame is called, if the handler reads it.
+    /// Adds an operand whose elements are at `data`: see [`call`](Self::call).
     #[must_use]
     pub fn arg(mut self, dtype: i32, dims: &[i64], data: *mut c_void) -> Self {
         self.args.push(Buffer { dtype, dims: dims.to_vec(), data });
         self
     }
 
-    /// Adds a result. `data` must stay valid while the frame is called, if the handler writes it.
+    /// Adds a result whose elements go to `data`: see [`call`](Self::call).
     #[must_use]
     pub fn ret(mut self, dtype: i32, dims: &[i64], data: *mut c_void) -> Self {
         self.rets.push(Buffer { dtype, dims: dims.to_vec(), data });
@@ -140,9 +148,40 @@ impl Frame {
     ///
     /// # Errors
     /// What the handler reported.
-    pub fn call(&mut self, handler: ffi::Handler) -> Result<(), Failure> {
+    ///
+    /// # Safety
+    /// - The handler can be called with any frame that an XLA runtime could make, as those that use
+    ///   [`handle`](crate::handle) can, and returns null or an error that it made with the frame's own API.
+    /// - What it reads or writes is there: the memory given to [`arg`](Self::arg) and [`ret`](Self::ret) is as large as element
+    ///   type and dimensions say, aligned and initialized, and used by nothing else meanwhile; the stream is one of the
+    ///   handler's platform. A handler that compares addresses, or passes them on, can be given any.
+    /// - [`tweak`](Self::tweak) leaves each pointer null, misaligned, or pointing to what it says, and each count and size no larger
+    ///   than what is there.
+    ///
+    /// Safe code cannot call it, since it could hand the handler any address:
+    ///
+    /// ```compile_fail,E0133
+    /// #![forbid(unsafe_code)]
+    /// use xla_ffi::{ffi, mock::Frame};
+    ///
+    /// fn call(handler: ffi::Handler) {
+    ///     let nowhere = core::ptr::without_provenance_mut(8);
+    ///     let _ = Frame::new().arg(11, &[1], nowhere).call(handler);
+    /// }
+    /// ```
+    ///
+    /// Building a frame is safe, and so is looking at it:
+    ///
+    /// ```
+    /// #![forbid(unsafe_code)]
+    /// use xla_ffi::{ffi, mock::Frame};
+    ///
+    /// let nowhere = core::ptr::without_provenance_mut(8);
+    /// assert!(!Frame::new().arg(11, &[1], nowhere).with_frame(|frame| frame.is_null()));
+    /// ```
+    pub unsafe fn call(&mut self, handler: ffi::Handler) -> Result<(), Failure> {
         self.with_frame(|frame| {
-            // SAFETY: the frame is complete, and lives until the handler returns.
+            // SAFETY: the caller's contract; the frame is complete, and lives until the handler returns.
             let error = unsafe { handler(frame) };
             if error.is_null() {
                 return Ok(());
@@ -153,7 +192,8 @@ impl Frame {
         })
     }
 
-    /// Builds the C structs, hands them out, and keeps them alive meanwhile.
+    /// Builds the C structs, hands out a pointer to them, and keeps them alive meanwhile. Calling a handler with that pointer takes
+    /// what [`call`](Self::call) takes.
     pub fn with_frame<R>(&mut self, use_frame: impl FnOnce(*mut ffi::CallFrame) -> R) -> R {
         let mut args: Vec<ffi::Buffer> = self.args.iter().map(|b| c_buffer(b, self.buffer_size)).collect();
         let mut rets: Vec<ffi::Buffer> = self.rets.iter().map(|b| c_buffer(b, self.buffer_size)).collect();
@@ -208,7 +248,19 @@ impl Frame {
 ///
 /// # Panics
 /// The handler answers with an error.
-pub fn metadata(handler: ffi::Handler) -> ((i32, i32), Traits) {
+///
+/// # Safety
+/// The handler can be called with any frame that an XLA runtime could make. Safe code cannot call it:
+///
+/// ```compile_fail,E0133
+/// #![forbid(unsafe_code)]
+/// use xla_ffi::{ffi, mock::metadata};
+///
+/// fn ask(handler: ffi::Handler) {
+///     metadata(handler);
+/// }
+/// ```
+pub unsafe fn metadata(handler: ffi::Handler) -> ((i32, i32), Traits) {
     let mut metadata = ffi::Metadata {
         struct_size: ffi::Metadata::END,
         api_version: ffi::ApiVersion {
@@ -234,7 +286,8 @@ pub fn metadata(handler: ffi::Handler) -> ((i32, i32), Traits) {
         frame.api = null();
         frame.ctx = null_mut();
     });
-    let answer = frame.call(handler);
+    // SAFETY: the caller's contract; the frame has no buffers, and its extension lives.
+    let answer = unsafe { frame.call(handler) };
     assert_eq!(answer, Ok(()), "a metadata query is never an error");
     let version = (metadata.api_version.major_version, metadata.api_version.minor_version);
     (version, Traits::from_bits(metadata.traits))
@@ -270,29 +323,27 @@ unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::
 }
 
 unsafe extern "C" fn error_get_details(args: *mut ffi::ErrorGetDetailsArgs) {
-    // SAFETY: the handler passes a complete struct.
-    let args = unsafe { &mut *args };
-    // SAFETY: with an error that `error_create` made.
-    let error = unsafe { &*args.error.cast::<Error>() };
-    args.message = error.message.as_ptr();
+    // SAFETY: the handler passes a complete struct, with an error that `error_create` made.
+    let error = unsafe { &*(*args).error.cast::<Error>() };
+    // SAFETY: as above. The field may be unset, so it is written in place and no reference is made.
+    unsafe { (*args).message = error.message.as_ptr() };
 }
 
 unsafe extern "C" fn error_destroy(args: *mut ffi::ErrorDestroyArgs) {
     // SAFETY: the handler passes a complete struct.
     let error = unsafe { (*args).error };
-    // SAFETY: with an error that `error_create` made and that nobody has freed.
+    // SAFETY: with an error that `error_create` made and that is not freed yet.
     drop(unsafe { Box::from_raw(error.cast::<Error>()) });
 }
 
 unsafe extern "C" fn stream_get(args: *mut ffi::StreamGetArgs) -> *mut ffi::Error {
-    // SAFETY: the handler passes a complete struct.
-    let args = unsafe { &mut *args };
-    // SAFETY: with the context of the frame.
-    let context = unsafe { &mut *args.ctx.cast::<Context>() };
+    // SAFETY: the handler passes a complete struct, with the context of the frame.
+    let context = unsafe { &mut *(*args).ctx.cast::<Context>() };
     context.asked += 1;
     match &context.stream {
         Stream::Missing => {}
-        Stream::Is(stream) => args.stream = *stream,
+        // SAFETY: as above. The field may be unset, so it is written in place and no reference is made.
+        Stream::Is(stream) => unsafe { (*args).stream = *stream },
         Stream::Fails(message) => {
             let message = CString::new(message.as_str()).unwrap_or_default();
             return Box::into_raw(Box::new(Error { code: 9, message })).cast();

@@ -4,8 +4,12 @@
 //! `jax.ffi.include_dir()`. Every struct starts with its own size, so a reader can tell which fields
 //! the writer knew. The layouts below are the same in FFI API 0.1, 0.2, 0.3 and 0.5; later versions
 //! only append. `ci/abi` compares [`LAYOUT`] with the headers of the jaxlib versions supported.
+//!
+//! The structs are `non_exhaustive`, so that a field that XLA appends can be mirrored without breaking code that uses
+//! them. Code outside of this crate makes one with `new` and sets the fields that it needs.
 
 use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
 
 /// The FFI API version that the handlers report: they use nothing that is newer.
 pub const API_VERSION: (c_int, c_int) = (0, 1);
@@ -34,12 +38,57 @@ pub(crate) unsafe trait Mirror {
     const END: usize;
 }
 
+/// A [`Mirror`] to which a handler may hold a reference: the runtime sets all its fields before the handler gets it.
+///
+/// Structs with fields that the other side writes later are none ([`Metadata`], and the arguments of functions): those fields
+/// may be unset memory, to which Rust allows no reference. They are reached through raw pointers.
+///
+/// # Safety
+/// The C interface says that all mirrored fields are set.
+pub(crate) unsafe trait SetByRuntime: Mirror {}
+
+// SAFETY: what a call frame is made of; it has no field for the handler to write.
+unsafe impl SetByRuntime for CallFrame {}
+// SAFETY: as above.
+unsafe impl SetByRuntime for Buffer {}
+// SAFETY: the runtime's table of functions.
+unsafe impl SetByRuntime for Api {}
+// SAFETY: the handler writes to the `Metadata` that the second one points to, not to the extension.
+unsafe impl SetByRuntime for Extension {}
+// SAFETY: as above.
+unsafe impl SetByRuntime for MetadataExtension {}
+
+/// The value of a field that is not set: zero, null, or a struct that holds nothing but its size.
+trait Unset {
+    const UNSET: Self;
+}
+
+macro_rules! unset {
+    ($(<$($of:ident),*> $type:ty = $value:expr;)*) => {
+        $(impl<$($of),*> Unset for $type {
+            const UNSET: Self = $value;
+        })*
+    };
+}
+
+unset! {
+    <> c_int = 0;
+    <> u32 = 0;
+    <> i64 = 0;
+    <> usize = 0;
+    <T> *const T = ptr::null();
+    <T> *mut T = ptr::null_mut();
+    <A> Option<unsafe extern "C" fn(*mut A)> = None;
+    <A, R> Option<unsafe extern "C" fn(*mut A) -> *mut R> = None;
+}
+
 /// Declares `repr(C)` structs, and for each the names by which [`LAYOUT`] lists its size and offsets.
 macro_rules! mirror {
     ($($(#[$meta:meta])* $c_name:literal $name:ident { $($(#[$field_meta:meta])* $c_field:literal $field:ident: $type:ty,)* })*) => {
         $($(#[$meta])*
         #[repr(C)]
         #[derive(Clone, Copy)]
+        #[non_exhaustive]
         pub struct $name {
             $($(#[$field_meta])* pub $field: $type,)*
         })*
@@ -61,6 +110,25 @@ macro_rules! mirror {
                 })*
                 end
             };
+
+            /// A struct of this size ([`END`](Self::END), and so has each struct in it), with zero or null in every other field.
+            #[must_use]
+            pub const fn new() -> Self {
+                let mut unset = Self { $($field: <$type as Unset>::UNSET,)* };
+                // SAFETY: every mirrored struct starts with its size.
+                unsafe { (&raw mut unset).cast::<usize>().write(Self::END) };
+                unset
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+
+        impl Unset for $name {
+            const UNSET: Self = Self::new();
         }
 
         // SAFETY: the struct is `repr(C)`, made of integers and pointers, and starts with its `struct_size`.
@@ -390,6 +458,12 @@ pub type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut Error;
 
 /// `XLA_FFI_Extension_Metadata`.
 pub const EXTENSION_METADATA: c_int = 1;
+/// `XLA_FFI_ExecutionStage_INSTANTIATE`.
+pub const STAGE_INSTANTIATE: c_int = 0;
+/// `XLA_FFI_ExecutionStage_PREPARE`.
+pub const STAGE_PREPARE: c_int = 1;
+/// `XLA_FFI_ExecutionStage_INITIALIZE`.
+pub const STAGE_INITIALIZE: c_int = 2;
 /// `XLA_FFI_ExecutionStage_EXECUTE`.
 pub const STAGE_EXECUTE: c_int = 3;
 /// `XLA_FFI_ArgType_BUFFER` and `XLA_FFI_RetType_BUFFER`.

@@ -1,6 +1,6 @@
-//! Slots for calls whose operands and results are in a GPU's memory.
+//! What an access enqueues on the stream of its call.
 //!
-//! Nothing here waits for the GPU. A call enqueues, on the stream that it was given: asynchronous copies of
+//! Nothing here waits for a GPU. A call enqueues, on the stream that it was given: asynchronous copies of
 //! its operands to the host, a host function that accesses the slot, and an asynchronous copy of the
 //! result back. So an access happens when the stream gets there, and the log, which is made under the
 //! same lock as the access, holds what really ran in the order in which it ran. All of it can be
@@ -11,16 +11,21 @@ use core::mem::offset_of;
 use core::ptr::NonNull;
 use std::sync::PoisonError;
 
-use crate::{Mutex, MutexGuard, Op};
+use crate::slots::{self, Mutex, MutexGuard, Op};
 
-/// What a GPU's driver does on one stream.
+/// What a platform's driver does on one stream. The host is a stream that does everything at once.
 ///
 /// # Safety
 /// The operations of a stream run in the order in which they were enqueued, each after the one before it is
 /// done; so do the launches of a graph into which they were recorded. Memory of [`Stream::allocate`] is aligned for
 /// any number and never freed. What is not an `Err` was enqueued.
 pub unsafe trait Stream {
-    /// Host memory that the GPU can copy to and from asynchronously.
+    /// The staging memory of the platform.
+    fn pool() -> &'static Pool
+    where
+        Self: Sized;
+
+    /// Host memory that the device can copy to and from asynchronously.
     ///
     /// # Errors
     /// What the driver says.
@@ -60,7 +65,7 @@ pub unsafe trait Stream {
     fn is_captured(&self) -> Result<bool, String>;
 }
 
-/// The part of a call that the GPU copies to and from.
+/// The part of a call that the device copies to and from.
 #[repr(C)]
 pub(crate) struct Staging {
     token: i32,
@@ -75,7 +80,7 @@ pub struct Pool {
 /// Where a [`Staging`] is.
 struct Address(NonNull<Staging>);
 
-// SAFETY: an address in a pool is used by nobody, and is handed to one call at a time.
+// SAFETY: no call uses an address that is in a pool, and each is handed to one call at a time.
 unsafe impl Send for Address {}
 
 impl Pool {
@@ -95,7 +100,7 @@ impl Pool {
         Self { free: Mutex::new(Vec::new()) }
     }
 
-    pub(crate) fn take(&self, stream: &impl Stream) -> Result<NonNull<Staging>, String> {
+    pub(crate) fn take(&self, stream: &dyn Stream) -> Result<NonNull<Staging>, String> {
         if let Some(Address(staging)) = self.free().pop() {
             return Ok(staging);
         }
@@ -137,8 +142,8 @@ struct Call {
 ///
 /// # Safety
 /// `token` and `result` are device addresses of 4 bytes, valid until the stream has passed this call.
-pub unsafe fn read(
-    stream: &impl Stream,
+pub(crate) unsafe fn read(
+    stream: &dyn Stream,
     pool: &'static Pool,
     token: *const c_void,
     result: *mut c_void,
@@ -155,8 +160,8 @@ pub unsafe fn read(
 ///
 /// # Safety
 /// `token`, `value` and `result` are device addresses of 4 bytes, valid until the stream has passed this call.
-pub unsafe fn write(
-    stream: &impl Stream,
+pub(crate) unsafe fn write(
+    stream: &dyn Stream,
     pool: &'static Pool,
     token: *const c_void,
     value: *const c_void,
@@ -170,7 +175,7 @@ pub unsafe fn write(
 /// # Safety
 /// As for [`read`] and [`write`].
 unsafe fn enqueue(
-    stream: &impl Stream,
+    stream: &dyn Stream,
     pool: &'static Pool,
     op: Op,
     token: *const c_void,
@@ -180,7 +185,7 @@ unsafe fn enqueue(
 ) -> Result<(), String> {
     let captured = stream.is_captured()?;
     let staging = pool.take(stream)?;
-    // Nobody may have written to it yet, so there are addresses here and in `access`, and no references.
+    // It may be unset yet, so there are addresses here and in `access`, and no references.
     // SAFETY: memory of the pool holds a whole `Staging`.
     let staged_token = unsafe { staging.byte_add(offset_of!(Staging, token)) }.cast();
     // SAFETY: as above.
@@ -211,7 +216,7 @@ unsafe fn enqueue(
 /// Accesses the slot: called by the driver where the call stands in its stream.
 ///
 /// # Safety
-/// `call` is a [`Call`] whose token and value have been copied to the host, and nobody else uses it.
+/// `call` is a [`Call`] whose token and value have been copied to the host, and which nothing else uses meanwhile.
 unsafe extern "C" fn access(call: *mut c_void) {
     // SAFETY: the caller's contract.
     let call = unsafe { &*call.cast::<Call>() };
@@ -220,16 +225,16 @@ unsafe extern "C" fn access(call: *mut c_void) {
     let token = unsafe { (&raw const (*staging).token).read() };
     match call.op {
         // SAFETY: as above.
-        Op::Read => unsafe { (&raw mut (*staging).value).write(crate::read(token, label)) },
+        Op::Read => unsafe { (&raw mut (*staging).value).write(slots::read(token, label)) },
         // SAFETY: as above; a write copies its value too.
-        Op::Write => crate::write(token, unsafe { (&raw const (*staging).value).read() }, label),
+        Op::Write => slots::write(token, unsafe { (&raw const (*staging).value).read() }, label),
     }
 }
 
 /// Frees what a call used.
 ///
 /// # Safety
-/// `call` is a [`Call`] that nobody uses any more.
+/// `call` is a [`Call`] that is used no more.
 unsafe extern "C" fn release(call: *mut c_void) {
     // SAFETY: the caller's contract; `enqueue` made it from a box.
     let call = unsafe { Box::from_raw(call.cast::<Call>()) };

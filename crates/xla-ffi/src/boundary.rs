@@ -1,13 +1,12 @@
 //! Where C calls Rust: the metadata answer, errors, panics.
 
 use core::any::Any;
-use core::fmt;
 use core::panic::AssertUnwindSafe;
 use std::ffi::CString;
 use std::panic::catch_unwind;
 
-use crate::call::{Call, open};
-use crate::error::{Code, Error, Silent};
+use crate::call::{Call, Stage, check, open};
+use crate::error::{Code, Error};
 use crate::ffi;
 
 /// What a handler promises to the runtime.
@@ -27,7 +26,9 @@ impl Traits {
     }
 }
 
-/// Runs `body` on a call, or answers the runtime's metadata query: the whole of a handler.
+/// Runs `body` on a call in the EXECUTE stage, or answers the runtime's metadata query: the whole of a handler.
+///
+/// A call in another stage is an error: a handler that is made for other stages says so with [`handle_stages`].
 ///
 /// An error of `body` becomes an `XLA_FFI_Error`; a panic becomes one too and never crosses into C.
 /// A frame so broken that not even an error can be returned ends the process with a message, since to
@@ -43,13 +44,41 @@ where
     F: FnOnce(&Call<'_>) -> Result<(), Error>,
 {
     // SAFETY: the same contract.
-    match unsafe { answer(frame, traits, body) } {
+    unsafe { handle_stages(frame, traits, &[Stage::Execute], body) }
+}
+
+/// [`handle`] for a handler that is registered for these stages; [`Call::stage`] says in which of them a call is.
+///
+/// ```
+/// use xla_ffi::{Call, Error, Stage, Traits, ffi, handle_stages};
+///
+/// /// Registered as the "prepare" handler of a target, beside another one that executes it.
+/// unsafe extern "C" fn prepare(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
+///     // SAFETY: XLA calls handlers with frames of its own making.
+///     unsafe { handle_stages(frame, Traits::NONE, &[Stage::Prepare], |call: &Call<'_>| -> Result<(), Error> { Ok(()) }) }
+/// }
+/// ```
+///
+/// # Safety
+/// As for [`handle`]. In the stages before EXECUTE the elements of buffers are not there: then `body` does not use
+/// [`Buffer::read`](crate::Buffer::read) and [`Buffer::write`](crate::Buffer::write).
+#[inline]
+pub unsafe fn handle_stages<F>(frame: *mut ffi::CallFrame, traits: Traits, stages: &[Stage], body: F) -> *mut ffi::Error
+where
+    F: FnOnce(&Call<'_>) -> Result<(), Error>,
+{
+    // SAFETY: the same contract.
+    match unsafe { answer(frame, traits, stages, body) } {
         Ok(error) => error,
-        Err(Unreportable(why)) => {
-            eprintln!("XLA FFI handler: {why}, and the call frame has no way to report it; stopping");
-            std::process::abort();
-        }
+        Err(why) => stop(&why),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn stop(Unreportable(why): &Unreportable) -> ! {
+    eprintln!("XLA FFI handler: {why}, and the call frame has no way to report it; stopping");
+    std::process::abort();
 }
 
 /// An error that cannot be given to the runtime.
@@ -58,7 +87,12 @@ struct Unreportable(Error);
 
 /// # Safety
 /// As for [`handle`].
-unsafe fn answer<F>(frame: *mut ffi::CallFrame, traits: Traits, body: F) -> Result<*mut ffi::Error, Unreportable>
+unsafe fn answer<F>(
+    frame: *mut ffi::CallFrame,
+    traits: Traits,
+    stages: &[Stage],
+    body: F,
+) -> Result<*mut ffi::Error, Unreportable>
 where
     F: FnOnce(&Call<'_>) -> Result<(), Error>,
 {
@@ -77,7 +111,12 @@ where
                     .map(|()| core::ptr::null_mut())
                     .map_err(Unreportable);
             }
-            catch_unwind(AssertUnwindSafe(|| body(&call))).unwrap_or_else(|panic| Err(panic_error(panic)))
+            match call.check_stage(stages) {
+                Ok(()) => {
+                    catch_unwind(AssertUnwindSafe(|| body(&call))).unwrap_or_else(|panic| Err(panic_error(panic)))
+                }
+                Err(error) => Err(error),
+            }
         }
     };
     match outcome {
@@ -96,10 +135,10 @@ where
 unsafe fn metadata_query(mut extension: *mut ffi::Extension) -> Option<*mut ffi::Metadata> {
     while !extension.is_null() {
         // SAFETY: the caller's contract. A malformed list ends the search: it is no query.
-        let base = unsafe { open::<_, Silent>(extension.cast_const()) }.ok()?;
+        let base = unsafe { open(extension.cast_const()) }.ok()?;
         if base.kind == ffi::EXTENSION_METADATA {
             // SAFETY: an extension of this type is the start of a `MetadataExtension`.
-            let query = unsafe { open::<ffi::MetadataExtension, Silent>(extension.cast_const().cast()) }.ok()?;
+            let query = unsafe { open::<ffi::MetadataExtension>(extension.cast_const().cast()) }.ok()?;
             return Some(query.metadata);
         }
         extension = base.next;
@@ -108,10 +147,10 @@ unsafe fn metadata_query(mut extension: *mut ffi::Extension) -> Option<*mut ffi:
 }
 
 /// # Safety
-/// `metadata` is null or points to a writable struct as long as its `struct_size`.
+/// `metadata` is null or points to a writable struct as long as its `struct_size`. Its other fields may be unset.
 unsafe fn write_metadata(metadata: *mut ffi::Metadata, traits: Traits) -> Result<(), Error> {
-    // SAFETY: the caller's contract; nothing is read through the reference, and it ends here.
-    unsafe { open::<_, Error>(metadata.cast_const()) }.map(|_: &ffi::Metadata| ())?;
+    // SAFETY: the caller's contract.
+    unsafe { check(metadata.cast_const()) }?;
     let (major, minor) = ffi::API_VERSION;
     // SAFETY: not null, aligned and long enough (just checked); writable by the caller's contract. The runtime may have
     // left the fields unset, so they are written in place and no reference is made.
@@ -191,12 +230,6 @@ fn panic_text(panic: Box<dyn Any + Send>) -> String {
             core::mem::forget(panic);
             "no message".to_owned()
         }
-    }
-}
-
-impl fmt::Display for Unreportable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

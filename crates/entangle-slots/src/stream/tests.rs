@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{Pool, Stream, read, write};
-use crate::{ALONE, log, reset};
+use crate::slots::{ALONE, log, reset};
 
 /// A stream on which nothing happens until `run` is called; device memory is memory of the host.
 #[derive(Default)]
@@ -63,6 +63,10 @@ impl Queue {
 
 // SAFETY: a queue runs its steps in order, and leaks what it allocates.
 unsafe impl Stream for Queue {
+    fn pool() -> &'static Pool {
+        unreachable!("each test has a pool of its own")
+    }
+
     fn allocate(&self, bytes: usize) -> Result<NonNull<c_void>, String> {
         self.allocated.set(self.allocated.get() + 1);
         if self.waits_to_allocate {
