@@ -84,12 +84,10 @@ def test_out_of_memory_is_said(gpu):
     token = testing.slot(0)
     compiled = compile_in("SERIALIZE", read_write_read, token)
     allocate = {"cuda": "cuMemHostAlloc", "rocm": "hipHostMalloc"}[gpu]
-    assert right(compiled, token)
-    with (
-        model.failing(allocate, nth=0, error=model.OUT_OF_MEMORY, caller=model.OURS),
-        pytest.raises(jax.errors.JaxRuntimeError, match="memory"),
-    ):
-        jax.block_until_ready(compiled(token))
+    with model.failing(allocate, nth=0, error=model.OUT_OF_MEMORY, caller=model.OURS):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="memory"):
+            for _ in range(3):
+                jax.block_until_ready(compiled(token))
     forget_what_failed()
     assert right(compile_in("SERIALIZE", read_write_read, token), token)
 
@@ -137,13 +135,16 @@ def faulty(function):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
 
 
-XLA_ENDS = set()
-"""If one of these fails, XLA ends the process itself: it has no way to go on, and says so."""
+XLA_ENDS = {"cuModuleGetGlobal_v2", "hipModuleGetGlobal"}
+"""If one of these fails, XLA ends the process itself, with "Check failed"."""
+
+XLA_IGNORES = {"cuStreamWaitEvent", "hipStreamWaitEvent"}
+"""If one of these fails, XLA logs it and goes on, and a result may be read before it is there."""
 
 
 @pytest.mark.long
 def test_whatever_call_the_driver_fails_there_is_an_error_or_the_right_answer():
-    """Each function that a program calls, in turn, in a process of its own. 17 of them are called by no code of ours."""
+    """Each function that a program calls, in turn, in a process of its own."""
     functions = sorted(faulty("").stdout.split()[1:])
     assert len(functions) > 15
     with ThreadPoolExecutor(2) as threads:

@@ -34,6 +34,11 @@ class Driver:
     def context(self, device):
         self.cuCtxSetCurrent(self.made("cuDevicePrimaryCtxRetain", device))
 
+    def current(self):
+        context = ctypes.c_void_p()
+        self.cuCtxGetCurrent(ctypes.byref(context))
+        return context.value
+
     def memory(self, size=64):
         return self.made("cuMemAlloc_v2", ctypes.c_size_t(size))
 
@@ -143,10 +148,10 @@ def test_memory_is_freed_once(driver):
 
 def test_work_on_a_stream_of_another_device_is_refused(driver):
     memory, stream = driver.memory(), driver.stream()
-    nowhere = ctypes.c_void_p()
-    driver.cuCtxPopCurrent_v2(ctypes.byref(nowhere))
+    while driver.current():
+        driver.cuCtxSetCurrent(None)
     assert driver.library.cuMemsetD8Async(memory, 1, ctypes.c_size_t(64), stream) != 0
-    driver.cuCtxPushCurrent_v2(nowhere)
+    driver.context(0)
     (found,) = violations(driver, stream)
     assert "while the context of device -1 is current" in found
 

@@ -206,7 +206,7 @@ HIP hipGraphLaunch(CUgraphExec exec, CUstream stream) { ENTER(); On here(stream)
 
 // ------------------------------------------------------------------------------------------------ modules and kernels
 // Kernels come as machine code of an AMD GPU: they can be found, and not run.
-HIP hipModuleLoadData(CUmodule* out, const void* image) { ENTER(); return cuModuleLoadData(out, image); }
+HIP hipModuleLoadData(CUmodule* out, const void* image) { ENTER(); On here; return cuModuleLoadData(out, image); }
 HIP hipModuleUnload(CUmodule module) { ENTER(); return cuModuleUnload(module); }
 HIP hipModuleGetFunction(CUfunction* out, CUmodule module, const char* name) { ENTER(); return cuModuleGetFunction(out, module, name); }
 HIP hipModuleGetGlobal(CUdeviceptr* out, size_t* bytes, CUmodule module, const char* name) { ENTER(); return cuModuleGetGlobal(out, bytes, module, name); }

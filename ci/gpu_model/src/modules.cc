@@ -83,6 +83,7 @@ void read_elf(Module& module, const char* image) {
       if (allocate(&memory, std::max<size_t>(256, symbol.st_size), false)) continue;
       if (section.sh_type != SHT_NOBITS) memcpy(reinterpret_cast<void*>(memory), image + section.sh_offset + (symbol.st_value - section.sh_addr), symbol.st_size);
       module.globals[name] = {memory, symbol.st_size};
+      log("  data: %s", name.c_str());
     }
   }
 }
@@ -175,7 +176,10 @@ DRIVER cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module
   ENTER();
   const auto& globals = module_of(module)->globals;
   auto at = globals.find(name);
-  if (at == globals.end()) return CUDA_ERROR_NOT_FOUND;
+  if (at == globals.end()) {
+    log("  no data: %s", name);
+    return CUDA_ERROR_NOT_FOUND;
+  }
   if (address) *address = at->second.first;
   if (bytes) *bytes = at->second.second;
   return CUDA_SUCCESS;
