@@ -84,10 +84,16 @@ def test_out_of_memory_is_said(gpu):
     token = testing.slot(0)
     compiled = compile_in("SERIALIZE", read_write_read, token)
     allocate = {"cuda": "cuMemHostAlloc", "rocm": "hipHostMalloc"}[gpu]
-    with model.failing(allocate, nth=0, error=model.OUT_OF_MEMORY, caller=model.OURS):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="memory"):
-            for _ in range(3):
-                jax.block_until_ready(compiled(token))
+
+    def run_until_it_is_recorded():
+        for _ in range(3):
+            jax.block_until_ready(compiled(token))
+
+    with (
+        model.failing(allocate, nth=0, error=model.OUT_OF_MEMORY, caller=model.OURS),
+        pytest.raises(jax.errors.JaxRuntimeError, match="memory"),
+    ):
+        run_until_it_is_recorded()
     forget_what_failed()
     assert right(compile_in("SERIALIZE", read_write_read, token), token)
 
