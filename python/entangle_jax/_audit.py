@@ -272,9 +272,9 @@ def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
             f"or a jax.stages.Compiled{remedy}."
         )
     # A jitted function that is bound to an object, or to arguments, has the `lower` of the function alone.
-    if inspect.ismethod(fn) and hasattr(fn.__func__, "lower"):
+    if hasattr(fn, "__self__") and hasattr(getattr(fn, "__func__", None), "lower"):
         fn, args = fn.__func__, (fn.__self__, *args)
-    elif isinstance(fn, functools.partial) and hasattr(fn.func, "lower"):
+    elif not hasattr(fn, "lower") and hasattr(getattr(fn, "func", None), "lower"):  # a partial, of whichever library
         fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
     function = fn if hasattr(fn, "lower") else jax.jit(fn)
     with jax.disable_jit(False):  # without jit a mark leaves no trace

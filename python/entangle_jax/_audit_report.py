@@ -39,6 +39,10 @@ class Source:
         return f"{self.file}:{self.line}" if self.file else "an unknown line"
 
 
+def _is_of_a_library(source: Source) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(source.file).parts)
+
+
 @dataclass(frozen=True)
 class Call:
     """A native call at one place of a program: a function called twice counts twice, a loop's body once."""
@@ -69,8 +73,10 @@ class Call:
     def __str__(self) -> str:
         """What it does, which target, and where: the innermost line, and the lines that led there."""
         kind = "" if self.kind == self.target else f"{self.kind} "
-        # What led to the call of `audit`, or further out, is of no use.
-        inner = itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources)
+        # What led to the call of `audit`, or further out, is of no use; nor is the wrapper of a library that we call.
+        inner = list(itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources))
+        while len(inner) < len(self.sources) and len(inner) > 1 and _is_of_a_library(inner[-1]):
+            inner.pop()
         lines = [f"{source} ({source.function})" if source.function else str(source) for source in inner]
         lines = list(dict.fromkeys(lines))
         return f"{kind}{self.target} at {', called at '.join(lines[:_MAX_LINES]) or self.source}"
