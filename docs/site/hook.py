@@ -1,7 +1,7 @@
 """What the site does beyond MkDocs.
 
-Texts in the root of the repository are pages too, and pictures follow the reader's choice of light or dark. The network is
-shut off, so that a page that needs it does not build.
+Texts in the root of the repository are pages too, and pictures follow the reader's choice of light or dark. The network
+is shut off, so that a page that needs it does not build.
 """
 
 import re
