@@ -1,0 +1,45 @@
+"""`faulty.py FUNCTION`: a program during which the driver's next call of that function fails. Prints what came of it.
+
+"right", "error" or "WRONG". Without a function, the functions that were called, after that word.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests_gpu")]
+
+import jax
+import model
+import programs
+
+from entangle_jax import entangle, testing
+
+
+def program(token, x):
+    before = testing.read(token, x, label="before")
+    token = entangle(token, before)
+    token = entangle(token, testing.write(token, 1.0, label="write"))
+    return before, testing.read(token, label="after"), entangle(x, before)
+
+
+token, x = testing.slot(0), jax.device_put(jax.numpy.ones(3))
+jax.block_until_ready((token, x))
+model.forgive()
+function = sys.argv[1]
+before = model.report()
+outcomes = []
+with model.failing(function) as answered:
+    compiled = None
+    for _ in range(4):
+        testing.reset()
+        try:
+            compiled = compiled or jax.jit(program).lower(token, x).compile(programs.recorded("CONCURRENT"))
+            found = [float(value) for value in jax.block_until_ready(compiled(token, x))[:2]]
+            outcomes.append("right" if found == [0.0, 1.0] else "WRONG")
+        except Exception as error:
+            assert str(error)
+            outcomes.append("error")
+    assert not function or answered(), f"{function} was not called"
+model.forgive()
+word = max(outcomes, key=["right", "error", "WRONG"].index)
+print(word, *([] if function else (model.report() - before).calls))
