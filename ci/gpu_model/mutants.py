@@ -2,8 +2,8 @@
 
     mutants.py WHEEL TESTS PYTEST-ARGUMENT...
 
-Runs in the environment that `ci/gpu-model` makes, with the model in place of the driver. The wheel is unpacked and changed.
-For what is compiled, the repository is copied and built.
+Runs in the environment that `ci/gpu-model` makes, with the model in place of the driver. The wheel is unpacked and
+changed. For what is compiled, the repository is copied and built.
 """
 
 import os
@@ -111,7 +111,7 @@ def fails(mutant, wheel, tests, arguments):
         ]
         command += ["-p", "no:cacheprovider", f"{tests}/{file}", *selected, *arguments]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        # 1: a test failed; 70: and there was a violation; negative: the process was ended. Anything else is no test that failed.
+        # 1: a test failed; 70: there was a violation as well. Anything else is no test that failed.
         ran = re.search(r"\d+ failed|\d+ error", done.stdout)
         print(
             f"{mutant.name}: {done.stdout.strip().splitlines()[-1] if done.stdout else done.stderr[-300:]}", flush=True

@@ -21,6 +21,7 @@ class Examples(griffe.Extension):
     """Puts fences around code after `::`, and around doctests."""
 
     def on_instance(self, *, obj, **_):
+        """Change the docstring of a module, a class, a function or an attribute."""
         if obj.docstring:
             text = AFTER_COLONS.sub(_after_colons, obj.docstring.value)
             obj.docstring.value = DOCTEST.sub(_doctest, text)

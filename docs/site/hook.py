@@ -1,5 +1,7 @@
-"""What the site does beyond MkDocs: pages that are kept in the root of the repository, and pictures that follow the
-reader's choice of light or dark. The network is shut off, so that a page that needs it does not build.
+"""What the site does beyond MkDocs.
+
+Texts in the root of the repository are pages too, and pictures follow the reader's choice of light or dark. The network
+is shut off, so that a page that needs it does not build.
 """
 
 import re

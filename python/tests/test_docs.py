@@ -1,12 +1,14 @@
 """The Python code of the README and of docs/ runs as it stands, and prints what stands below it."""
 
 import argparse
+import doctest
 import re
 import warnings
 
 import pages
 import pytest
 
+import entangle_jax
 from entangle_jax import __main__
 
 
@@ -32,11 +34,27 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, capsys):
             assert pages.shows(expected, output), f"{page.name}, the block at line {block.line} printed\n{output}"
 
 
+@pytest.mark.parametrize("name", sorted(set(entangle_jax.__all__) - {"__version__"}))
+def test_every_public_name_has_an_example_that_runs(name):
+    # Its own, and not those of its parts.
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(entangle_jax, name), name, module=False)
+    assert example.examples, f"entangle_jax.{name} has no example"
+    assert not doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (pages.ROOT / "docs/reference/index.md").read_text()
+    missing = [name for name in entangle_jax.__all__ if f"::: entangle_jax.{name}\n" not in text]
+    assert missing == ["__version__", "testing"]  # the latter has a page of its own
+
+
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
 def test_what_a_page_quotes_from_the_repository_stands_there(page):
     quotes = [block for block in pages.blocks_of(page) if "/" in block.title]
     for block in quotes:
-        assert block.body in (pages.ROOT / block.title).read_text(), f"{block.title} has changed: {page.name}:{block.line}"
+        assert block.body in (pages.ROOT / block.title).read_text(), (
+            f"{block.title} has changed: {page.name}:{block.line}"
+        )
 
 
 def test_every_command_and_option_is_in_the_reference():
@@ -46,7 +64,9 @@ def test_every_command_and_option_is_in_the_reference():
         parser = argparse.ArgumentParser()
         module.add_arguments(parser)
         options = re.findall(r"--[a-z-]+", parser.format_help())
-        assert [option for option in options if option != "--help" and f"`{option}" not in text and option != "--xla"] == []
+        assert [
+            option for option in options if option != "--help" and f"`{option}" not in text and option != "--xla"
+        ] == []
 
 
 def test_the_readme_says_how_to_run_the_demo_and_the_tests():

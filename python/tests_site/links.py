@@ -30,7 +30,9 @@ class Page(HTMLParser):
 def faults(site):
     """A line for each link that leads nowhere and for each thing that another host would have to give."""
     # The Rust docs are made by rustdoc, which checks its own links: they are only linked to.
-    pages = {path: Page(path) for path in sorted(site.rglob("*.html")) if "rust" not in path.relative_to(site).parts[:1]}
+    pages = {
+        path: Page(path) for path in sorted(site.rglob("*.html")) if "rust" not in path.relative_to(site).parts[:1]
+    }
     assert pages, f"no page in {site}"
     for path, page in pages.items():
         where = path.relative_to(site)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import pages  # noqa: E402 (its folder is known only now)
+import pages
 
 # Told to refresh, or it takes a wheel of the same version that it has seen before.
 PIP = """#!/bin/sh
@@ -45,9 +45,7 @@ class Project:
         self.folder.mkdir()
         self.files = self.commands = 0
         environment = folder / "environment"
-        subprocess.run(
-            ["uv", "venv", "--quiet", "--no-project", "--python", sys.executable, environment], check=True
-        )
+        subprocess.run(["uv", "venv", "--quiet", "--no-project", "--python", sys.executable, environment], check=True)
         programs = environment / "bin"
         (programs / "pip").write_text(PIP)
         (programs / "pip").chmod(0o755)
@@ -78,4 +76,6 @@ class Project:
             if done.returncode:
                 raise SystemExit(f"{block.body}{done.stdout}ended with status {done.returncode} (line {block.line})")
             if expected and not pages.shows(expected, done.stdout):
-                raise SystemExit(f"{block.body}printed\n{done.stdout}and the page says\n{expected.body}(line {block.line})")
+                raise SystemExit(
+                    f"{block.body}printed\n{done.stdout}and the page says\n{expected.body}(line {block.line})"
+                )

@@ -191,7 +191,8 @@ fn signatures(audit: &Audit) -> Vec<u64> {
                 .collect();
             sources.sort_unstable();
             let mut hash = DefaultHasher::new();
-            (std::mem::discriminant(&instruction.opcode), std::mem::discriminant(&value.rule), value.leaf).hash(&mut hash);
+            (std::mem::discriminant(&instruction.opcode), std::mem::discriminant(&value.rule), value.leaf)
+                .hash(&mut hash);
             (&instruction.target, &instruction.attributes, &instruction.literal, instruction.number).hash(&mut hash);
             (&instruction.slice, instruction.counts_along).hash(&mut hash);
             // Of an operation that is not told apart, JAX's name for it.
