@@ -216,3 +216,9 @@ def test_slots_say_that_they_are_not_there():
     for program in (testing.read, lambda token: testing.write(token, 1.0)):
         with pytest.raises(NotImplementedError, match=r"no slots on TPU.*io_callback"):
             lowered(program, testing.slot(0))
+
+
+def test_numbers_of_keys_depend_on_the_key_and_an_array_without_elements_has_none():
+    one, two = (_tpu._numbers(jax.random.key(seed)) for seed in (1, 2))
+    assert one != two
+    assert _tpu._numbers(jnp.zeros((0, 3))) == []
