@@ -67,7 +67,8 @@ def _numbered(stage: jax.stages.Lowered | jax.stages.Compiled, pairs: list[tuple
 
 def are_unnamed(audit: _native.Audit) -> bool:
     """Whether calls touch several arguments that have no names, or are numbered leaves of something."""
-    names = audit.arguments
-    unnamed = [re.fullmatch(r"|.*\[\d+\]", name) is not None for name in names]
+    unnamed = [re.fullmatch(r"|.*\[\d+\]", name) is not None for name in audit.arguments]
+    if sum(unnamed) < 2:
+        return False
     touched = (re.search(r"\bargument (\d+) ", one.name) for one in audit.objects())
     return sum(unnamed[number] for number in {int(found[1]) for found in touched if found}) > 1

@@ -168,6 +168,7 @@ impl Audit {
     /// Reads a serialized `HloModuleProto` or `HloProto`.
     #[new]
     #[pyo3(signature = (program, accesses, *, same=Vec::new(), pair_by_name=true))]
+    #[expect(clippy::needless_pass_by_value, reason = "made of a Python list")]
     fn new(
         py: Python<'_>,
         program: &[u8],

@@ -1,8 +1,8 @@
 """Random programs: the audit proves nothing false, and raises no alarm on a right program through `Handle`.
 
 What is proven is checked twice: against an interpreter of the program as it is written (`jaxpr_oracle`), and by running the
-compiled program with delays and comparing its results and the native log of writes with that interpreter. 125 programs and
-13 through `Handle`, always the same; 5,000 and 500, and other ones each time, with the profile `soak` of conftest.py.
+compiled program with delays and comparing its results and the native log of writes with that interpreter. 50 programs and
+25 through `Handle`, always the same; 5,000 and 500, and other ones each time, with the profile `soak` of conftest.py.
 """
 
 import jax
@@ -17,8 +17,9 @@ from entangle_jax import audit, testing
 
 TARGETS = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
 RUNS = 3
-EXAMPLES = settings().max_examples * 5 // 2
-HANDLE_EXAMPLES = -(-settings().max_examples // 4)
+SOAK = settings().max_examples >= 2_000
+EXAMPLES = 5_000 if SOAK else settings().max_examples
+HANDLE_EXAMPLES = 500 if SOAK else settings().max_examples // 2
 
 numbers = st.integers(0, 2**32 - 1)
 

@@ -437,6 +437,9 @@ class Wrapper:
     def __init__(self, function):
         self.function = function
 
+    def __call__(self, *args):
+        return self.function(*args)
+
     def lower(self, *args):
         leaves, tree = jax.tree.flatten(args)
         lowered = jax.jit(lambda leaves: self.function(*jax.tree.unflatten(tree, leaves))).lower(leaves)

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::module::{Computation, Instruction, Module, Steps};
+use super::module::{Comparison, Computation, Instruction, Module, Steps};
 use super::opcode::Opcode;
 use super::proto::{HloComputationProto, HloInstructionProto, HloModuleProto};
 use super::shape::Shape;
@@ -185,10 +185,13 @@ fn check_instruction(
         literal: proto.literal.unwrap_or_default(),
         target: tpu::target(proto.custom_call_target, &metadata.op_name),
         aliases,
-        attributes: if opcode == Opcode::CustomCall { proto.backend_config.clone() } else { Vec::new() },
         runs_at_least_once: opcode == Opcode::While && known_trip_count(&proto.backend_config).is_some_and(|n| n > 0),
-        is_less_than: proto.comparison_direction == "LT",
-        is_equal: proto.comparison_direction == "EQ",
+        attributes: if opcode == Opcode::CustomCall { proto.backend_config } else { Vec::new() },
+        comparison: match proto.comparison_direction.as_str() {
+            "LT" => Comparison::Less,
+            "EQ" => Comparison::Equal,
+            _ => Comparison::Other,
+        },
         among_all_devices,
         op_name: metadata.op_name,
         source: (metadata.source_file, metadata.source_line.try_into().unwrap_or(0)),

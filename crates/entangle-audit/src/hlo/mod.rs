@@ -10,7 +10,7 @@ mod shape;
 mod tpu;
 
 pub(crate) use attribute::{Attribute, attribute};
-pub(crate) use module::{Computation, Instruction, Steps};
+pub(crate) use module::{Comparison, Computation, Instruction, Steps};
 pub use module::{Module, Source};
 pub(crate) use opcode::{Opcode, hands_on};
 pub(crate) use shape::Shape;

@@ -69,13 +69,21 @@ pub(crate) struct Instruction {
     pub(crate) aliases: Vec<(usize, usize)>,
     /// The loop's body is known to run at least once.
     pub(crate) runs_at_least_once: bool,
-    pub(crate) is_less_than: bool,
-    pub(crate) is_equal: bool,
+    /// Of a `compare`.
+    pub(crate) comparison: Comparison,
     /// Of a collective: it is known to be among all devices of the program.
     pub(crate) among_all_devices: bool,
     pub(crate) op_name: String,
     pub(super) source: (String, u32),
     pub(super) stack_frame: usize,
+}
+
+/// What a `compare` asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Less,
+    Equal,
+    Other,
 }
 
 /// The places `start`, `start + stride`, and so on, below `limit`.
