@@ -200,8 +200,8 @@ def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_
     call = jax.ffi.ffi_call(target, result, has_side_effect=has_side_effect, vmap_method="sequential")
     # An access is looked at where it is no handle: at what is written, or what was read.
     inputs[1:] = map(_native_p.bind, inputs[1:])
-    result = call(*inputs, **({} if label is None else {"label": label}))
-    return _native_p.bind(result) if target == READ_TARGET else result
+    accessed: Any = call(*inputs, **({} if label is None else {"label": label}))
+    return _native_p.bind(accessed) if target == READ_TARGET else accessed
 
 
 # The identity, on platforms that can call native code.
