@@ -13,14 +13,14 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use xla_ffi::{Arg, Attributes, Buffer, Complex, Device, Handler, InPlace, Operand, Output, Value, ffi, handler};
+use xla_ffi::{Arg, Attributes, Complex, Device, Handler, InPlace, Operand, Output, Value, ffi, handler};
 
 /// Reads all that typed views and attributes can have, and writes its results.
 fn typed(
     x: Operand<'_, f32>,
     flags: Option<Operand<'_, bool, 1>>,
     z: Option<Operand<'_, Complex<f64>, 2>>,
-    rest: Vec<Buffer<'_, Arg>>,
+    rest: Vec<xla_ffi::Buffer<'_, Arg>>,
     mut y: Output<'_, f32>,
     mut more: Option<Output<'_, i64, 1, Device>>,
     all: Attributes<'_>,
