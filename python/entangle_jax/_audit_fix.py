@@ -152,9 +152,26 @@ class _Place:
     @classmethod
     def of(cls, a: Call, b: Call) -> tuple[_Place, _Place]:
         """Both calls, each as seen from where their call stacks part."""
-        same = _common(list(reversed(a.sources)), list(reversed(b.sources)))
+        stacks = aligned(a, b)
+        same = _common(*stacks)
         place = _common(a.place, b.place)
-        return cls(a, *_frames(a, same), _kind(a.place[place:])), cls(b, *_frames(b, same), _kind(b.place[place:]))
+        of_a = cls(a, *_frames(stacks[0], same), _kind(a.place[place:]))
+        of_b = cls(b, *_frames(stacks[1], same), _kind(b.place[place:]))
+        return of_a, of_b
+
+
+def aligned(a: Call, b: Call) -> tuple[list[Source], list[Source]]:
+    """The call stacks of both, the outermost line first, from the outermost function on that both know.
+
+    Some versions of jax know less of what led to a call than to another one.
+    """
+    stacks = [list(reversed(call.own_sources)) for call in (a, b)]
+    for one, other in (stacks, stacks[::-1]):
+        if one:
+            start = (one[0].file, one[0].function)
+            at = next((i for i, source in enumerate(other) if (source.file, source.function) == start), 0)
+            del other[:at]
+    return stacks[0], stacks[1]
 
 
 def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
@@ -162,19 +179,18 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _frames(call: Call, common: int) -> tuple[Source | None, Source | None]:
+def _frames(stack: Sequence[Source], common: int) -> tuple[Source | None, Source | None]:
     """The line of the common function that makes the call, and the line inside of the function that it calls.
 
     A function that is defined in the common one, such as the body of a loop, counts as a part of it.
     """
-    if not call.sources:
+    if not stack:
         return None, None
-    outermost_first = list(reversed(call.sources))
-    place = min(common, len(outermost_first) - 1)
-    within = f"{outermost_first[place].function}.<locals>."
-    while place + 1 < len(outermost_first) and outermost_first[place + 1].function.startswith(within):
+    place = min(common, len(stack) - 1)
+    within = f"{stack[place].function}.<locals>."
+    while place + 1 < len(stack) and stack[place + 1].function.startswith(within):
         place += 1
-    return outermost_first[place], outermost_first[place + 1] if place + 1 < len(outermost_first) else None
+    return stack[place], stack[place + 1] if place + 1 < len(stack) else None
 
 
 def _kind(place: Sequence[str]) -> str:
