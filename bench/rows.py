@@ -20,6 +20,8 @@ class Row:
     sizes: dict[str, int] = field(default_factory=dict)
     over_sizes: dict[str, int] | None = None
     """Sizes of the other side, if they are not the same."""
+    sides: tuple[str, str] = ("large", "small")
+    """What the two sizes are called."""
     seconds: float = 0.002
     """For one sample. Short ones are disturbed all or not at all, and the median forgets those that were."""
     rounds: int = 100
@@ -94,6 +96,32 @@ ROWS = [
     ),
     Row("64 MB payload, donated, in one `jit`", "donated", "nothing", 1.02, seconds=0, rounds=60, also=("published",)),
     Row("trace and lower, 1,000 calls", "trace_and_lower", "barrier", 1.5, rounds=4, also=("published", "floor")),
+    *(
+        Row(
+            f"trace and lower, 1,000 accesses, {what}",
+            "trace_and_lower_in_order",
+            "entangle",
+            2.0,
+            {"by_hand": 0, "named": named},
+            {"by_hand": 1, "named": named},
+            sides=("ordered", "by hand"),
+            rounds=4,
+        )
+        for what, named in (("named", 1), ("marked", 0))
+    ),
+    *(
+        Row(
+            f"a native read, {what}",
+            "mark",
+            "entangle",
+            limit,
+            {"marked": 1, "traced": traced},
+            {"marked": 0, "traced": traced},
+            sides=("marked", "unmarked"),
+            rounds=8,
+        )
+        for what, traced, limit in (("outside of `jit`", 0, 1.05), ("traced and lowered", 1, 1.5))
+    ),
     Row("compile, 1,000 calls", "compilation", "published", 1.1, rounds=4, also=("barrier", "floor")),
     Row(
         f"trace and lower, {GROWTH}", "trace_and_lower", "entangle", 1.2, {"calls": 10_000}, {"calls": 1_000}, rounds=1

@@ -97,11 +97,11 @@ def summary(row, pairs, others):
     low, value, high = quartiles(ratios)
     medians = {"entangle": statistics.median(a for a, _ in pairs), row.over: statistics.median(b for _, b in pairs)}
     if row.over_sizes is not None:
-        medians = {"large": statistics.median(a for a, _ in pairs), "small": statistics.median(b for _, b in pairs)}
+        medians = {side: statistics.median(pair[i] for pair in pairs) for i, side in enumerate(row.sides)}
     medians |= {method: statistics.median(samples) for method, samples in others.items()}
     return {
         "measure": row.measure,
-        "compared": f"entangle / {row.over}" if row.over_sizes is None else "large / small",
+        "compared": f"entangle / {row.over}" if row.over_sizes is None else " / ".join(row.sides),
         "limit": row.limit,
         "value": value,
         "low": low,

@@ -47,14 +47,7 @@ def copy(payload, *witnesses):
     return payload.copy()
 
 
-def in_order(payload, *witnesses):
-    """`ordered` stands around a program, not in it."""
-    del witnesses
-    return payload
-
-
 ORDERS = {
-    "ordered": in_order,
     "entangle": entangle,
     "floor": floor,
     "barrier": barrier,
@@ -174,23 +167,21 @@ def trace_and_lower(order, calls=1_000):
     return run, calls
 
 
-def trace_and_lower_in_order(order, calls=1_000, named=True):
-    """From Python to StableHLO: native reads and writes in turns, put in order by hand or by `ordered`."""
+def trace_and_lower_in_order(order, by_hand, named, calls=1_000):
+    """From Python to StableHLO: native writes and reads in turns, put in order by hand or by `ordered`."""
     from entangle_jax import ordered, reads, testing, writes  # noqa: PLC0415 (the published package has none of these)
 
     read, write = testing.read, testing.write
-    if order is not entangle and not named:
+    if not by_hand and not named:
         read, write = reads("bench.slot")(read), writes("bench.slot")(write)
+    tie = order if by_hand else nothing
 
     def program(token):
         results = []
         for i in range(calls // 2):
-            written = write(token, i)
-            if order is entangle:
-                token = entangle(token, written)
+            token = tie(token, write(token, i))
             results.append(read(token))
-            if order is entangle:
-                token = entangle(token, results[-1])
+            token = tie(token, results[-1])
         return results
 
     names = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]} if named else {}
@@ -198,29 +189,28 @@ def trace_and_lower_in_order(order, calls=1_000, named=True):
 
     def run():
         fn = functools.partial(program)  # a new one each time, or JAX would have the trace at hand
-        jax.jit(ordered(fn, **names) if order is in_order else fn).lower(token)
+        jax.jit(fn if by_hand else ordered(fn, **names)).lower(token)
 
     return run, calls
 
 
-def mark(order, traced=False, calls=200):
-    """A native read in a marked function, or in one without a mark."""
+def mark(order, marked, traced, calls=200):
+    """Native reads by a marked function, or by one without a mark."""
     from entangle_jax import reads, testing  # noqa: PLC0415 (the published package has neither)
 
-    read = testing.read if order is nothing else reads("bench.slot")(testing.read)
+    del order
+    read = reads("bench.slot")(testing.read) if marked else testing.read
     token = testing.slot(0)
 
     def program(token):
-        for _ in range(calls):
-            result = read(token)
-        return result
+        return [read(token) for _ in range(calls)]
 
     def run():
         testing.reset()
         if traced:
             jax.jit(functools.partial(program)).lower(token)
         else:
-            program(token).block_until_ready()
+            jax.block_until_ready(program(token))
 
     run()
     return run, calls

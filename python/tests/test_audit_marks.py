@@ -78,7 +78,7 @@ def test_calls_that_were_merged_count_for_all_the_marks_that_they_had():
         report = audit(functools.partial(fn, changed=changed), testing.slot(0))
         compiled_too = [race for race in report.races if "compiled" in race.programs]
         assert compiled_too, str(report)
-    assert not [race for race in audit(functools.partial(fn, changed="c"), testing.slot(0)).races]
+    assert not audit(functools.partial(fn, changed="c"), testing.slot(0)).races
 
 
 def test_library_calls_in_a_marked_function_are_no_accesses():
