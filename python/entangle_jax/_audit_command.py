@@ -18,7 +18,13 @@ _FLAGS = "XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_proto'"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a program in XLA's proto form: *.hlo.pb, *.hlo_snapshot.pb, also compressed with gzip")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="a program in XLA's proto form: *.hlo.pb, *.hlo_snapshot.pb, also compressed with gzip",
+    )
     for option, what in (("--reads", "that uses an object"), ("--writes", "that changes an object")):
         parser.add_argument(
             option,

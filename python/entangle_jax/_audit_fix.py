@@ -51,23 +51,27 @@ class Words:
             return f"`{fn} = ordered({fn})` runs {names}, which are marked, in the order of the text"
         named = []
         for kind in ("read", "write"):
-            names = list(dict.fromkeys(_name_in_a_trace(call) for call in unmarked if call.kind == kind))
-            named += [f"{kind}s=[{', '.join(map(_quoted, names))}]"] if names else []
+            of_kind = dict.fromkeys(_name_in_a_trace(call) for call in unmarked if call.kind == kind)
+            named += [f"{kind}s=[{', '.join(map(_quoted, of_kind))}]"] if of_kind else []
         return f"`{fn} = ordered({fn}, {', '.join(named)})` runs these calls in the order of the text"
 
 
 def access_of(call: Call) -> str | None:
     """The method of a `Handle` that makes the call: `"read"` or `"write"`; None if none does."""
-    marks = [mark for name in _MARK.findall(call.op_name) if (mark := _marks.parse(name)) is not None]
-    of_handles = [mark for mark in marks if mark.resource == _marks.OF_HANDLES]
+    of_handles = [mark for _, mark in _marks_around(call) if mark.resource == _marks.OF_HANDLES]
     return None if not of_handles else "write" if of_handles[-1].writes else "read"
 
 
 def marked_function(call: Call) -> str | None:
     """The name of the function that is marked with `reads` or `writes` and makes the call."""
-    names = [name for name in _MARK.findall(call.op_name) if (mark := _marks.parse(name)) is not None]
-    names = [name for name in names if _marks.parse(name).resource != _marks.OF_HANDLES]
+    names = [name for name, mark in _marks_around(call) if mark.resource != _marks.OF_HANDLES]
     return unquote(names[-1].rpartition(":")[2]) if names else None
+
+
+def _marks_around(call: Call) -> list[tuple[str, _marks.Mark]]:
+    """The marks in the name of a call, the outermost first."""
+    found = [(name, _marks.parse(name)) for name in _MARK.findall(call.op_name)]
+    return [(name, mark) for name, mark in found if mark is not None]
 
 
 def _is_of_the_user(call: Call) -> bool:

@@ -175,7 +175,9 @@ def as_hlo(module: Any) -> bytes:
     `jax.stages.Lowered.compiler_ir("hlo")` does the same for what one lowers oneself. There since 0.4.36.
     """
     to_hlo = _take("jaxlib._jax", "mlir").mlir_module_to_xla_computation
-    program: bytes = to_hlo(_take("jax._src.interpreters.mlir", "module_to_bytecode")(module)).as_serialized_hlo_module_proto()
+    program: bytes = to_hlo(
+        _take("jax._src.interpreters.mlir", "module_to_bytecode")(module)
+    ).as_serialized_hlo_module_proto()
     return program
 
 

@@ -394,14 +394,18 @@ CASES = [
     ),
     Case(
         handle_left_out_before,
-        ["make the call at <read> by `read` of the handle, and call the `write` at <write> on the handle that this returns"],
+        [
+            "make the call at <read> by `read` of the handle, and call the `write` at <write> on the handle that this returns"
+        ],
         handle_left_out_before_mended,
         [0],
         [1],
     ),
     Case(
         handle_of_outside_used_in_a_loop,
-        ["call the `write` at <write> on the handle that the `read` at <read> returned, passed into the loop by its carry"],
+        [
+            "call the `write` at <write> on the handle that the `read` at <read> returned, passed into the loop by its carry"
+        ],
         handle_of_outside_used_in_a_loop_mended,
         [0],
         [1, 2, 3],

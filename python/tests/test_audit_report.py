@@ -34,7 +34,9 @@ def test_a_write_before_a_read_is_told_in_this_order_though_the_compiler_has_the
     assert (race.first.kind, race.second.kind) == ("write", "read")
     assert lines_of(race, write_then_read) == (1, 2)
     text = str(report)
-    assert re.search(r"RACE  write .*\n  then read .*\n      both touch argument 0 \(token\), and the second does not wait", text)
+    assert re.search(
+        r"RACE  write .*\n  then read .*\n      both touch argument 0 \(token\), and the second does not wait", text
+    )
     native = report._audits["compiled"].races().list[0]
     calls = [call for call in report.calls if call.program == "compiled"]
     scheduled_first = calls[native.first].kind

@@ -127,7 +127,8 @@ impl Audit {
         let mut around: Vec<Node> = operands.iter().map(|&(_, node)| self.through(node)).collect();
         around.extend(self.users(site.node));
         let names = |wanted: &dyn Fn(Node) -> bool| {
-            let mut names: Vec<String> = around.iter().copied().filter(|&n| wanted(n)).map(|n| self.described(n)).collect();
+            let mut names: Vec<String> =
+                around.iter().copied().filter(|&n| wanted(n)).map(|n| self.described(n)).collect();
             names.sort_unstable();
             names.dedup();
             names

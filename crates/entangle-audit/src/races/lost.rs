@@ -192,7 +192,8 @@ fn signatures(audit: &Audit) -> Vec<u64> {
         for node in graph.node_indices() {
             let value = graph[node];
             // That a loop may not run does not tell a call in it from one outside; that a branch is not taken does.
-            let matters = |edge: Edge| edge != Edge::Control && (edge != Edge::Guard || in_branch[value.context as usize]);
+            let matters =
+                |edge: Edge| edge != Edge::Control && (edge != Edge::Guard || in_branch[value.context as usize]);
             let mut sources: Vec<(String, u64)> = graph
                 .edges_directed(node, Incoming)
                 .filter(|edge| matters(*edge.weight()) && edge.source() != node)
@@ -210,7 +211,8 @@ fn signatures(audit: &Audit) -> Vec<u64> {
                 continue;
             }
             let mut hash = DefaultHasher::new();
-            (std::mem::discriminant(&instruction.opcode), std::mem::discriminant(&value.rule), value.leaf).hash(&mut hash);
+            (std::mem::discriminant(&instruction.opcode), std::mem::discriminant(&value.rule), value.leaf)
+                .hash(&mut hash);
             (&instruction.target, &instruction.attributes, &instruction.literal, instruction.number).hash(&mut hash);
             (&instruction.slice, instruction.counts_along).hash(&mut hash);
             // Of an operation that is not told apart, JAX's name for it.
