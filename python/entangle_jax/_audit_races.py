@@ -75,12 +75,12 @@ class Order:
         origin = self.origin(call)
         if origin.program == WRITTEN:
             return self._trace[origin.index], (), 0
-        return 0, tuple(source.line for source in reversed(origin.sources)), call.index
+        return 0, tuple(source.line for source in reversed(origin.own_sources)), call.index
 
 
 def where_they_part(a: Call, b: Call) -> tuple[Source | None, Source | None]:
     """The lines of the innermost function that both calls come from, if they are two lines of it."""
-    for one, other in zip(reversed(a.sources), reversed(b.sources), strict=False):
+    for one, other in zip(*_audit_fix.aligned(a, b), strict=False):
         if one != other:
             same = (one.file, one.function) == (other.file, other.function)
             return (one, other) if same else (None, None)

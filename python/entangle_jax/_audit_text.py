@@ -73,11 +73,15 @@ def dot(report: Report, graph: _native.Graph) -> str:
         label = "\\n".join(part for part in (call.target, where) if part)
         lines.append(f'  n{call.index} [label="{label}", {_LOOKS[call.kind]}];')
     lines += [f"  n{first} -> n{second};" for first, second in graph.edges]
-    for race in report.races:
-        if race.first.program == program and max(race.first.index, race.second.index) < len(drawn):
-            label = "race in the next iteration" if race.loop else "race"
-            ends = f"n{race.first.index} -> n{race.second.index}"
-            lines.append(f'  {ends} [label="{label}", color=red, fontcolor=red, dir=both];')
+    in_picture = [
+        race
+        for race in report.races
+        if race.first.program == program and max(race.first.index, race.second.index) < len(drawn)
+    ]
+    for race in [race for race in in_picture if not race.follows] or in_picture:
+        label = "race in the next iteration" if race.loop else "race"
+        ends = f"n{race.first.index} -> n{race.second.index}"
+        lines.append(f'  {ends} [label="{label}", color=red, fontcolor=red, dir=both];')
     return "\n".join([*lines, "}"])
 
 
