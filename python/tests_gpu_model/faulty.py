@@ -1,6 +1,6 @@
-"""`faulty.py FUNCTION`: a program during which the driver's next call of that function fails. Prints what came of it.
+"""`faulty.py FUNCTION ERROR LIBRARY`: a program during which the next call of that function by that library fails.
 
-"right", "error" or "WRONG". Without a function, the functions that were called, after that word.
+Prints what came of it: "right", "error" or "WRONG". Without a function, the functions that were called, after that word.
 """
 
 import sys
@@ -10,6 +10,7 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tes
 
 import jax
 import model
+import numpy as np
 import programs
 
 from entangle_jax import entangle, testing
@@ -22,13 +23,13 @@ def program(token, x):
     return before, testing.read(token, label="after"), entangle(x, before)
 
 
-token, x = testing.slot(0), jax.device_put(jax.numpy.ones(3))
+token, x = testing.slot(0), jax.device_put(np.ones(3, np.float32))
 jax.block_until_ready((token, x))
 model.forgive()
-function = sys.argv[1]
+function, answer, caller = sys.argv[1:]
 before = model.report()
 outcomes = []
-with model.failing(function) as answered:
+with model.failing(function, error=int(answer), caller=caller) as answered:
     compiled = None
     for _ in range(4):
         testing.reset()
@@ -37,6 +38,7 @@ with model.failing(function) as answered:
             found = [float(value) for value in jax.block_until_ready(compiled(token, x))[:2]]
             outcomes.append("right" if found == [0.0, 1.0] else "WRONG")
         except Exception as error:
+            print(error, file=sys.stderr)
             assert str(error)
             outcomes.append("error")
     assert not function or answered(), f"{function} was not called"
