@@ -260,7 +260,7 @@ def data_paths(compiled: jax.stages.Compiled, pairs: Sequence[Pair]) -> list[boo
 
 
 def verdict(results: Iterable[Result]) -> tuple[bool, str]:
-    """Whether `entangle` and `ordered` were right in every run, with a data path in each program, and a line about it."""
+    """Whether `entangle` and `ordered` were right in every run, with every data path, and a line that says so."""
     results = list(results)
     if unproven := [result.scenario for result in results if result.method == ORDERED and not result.proven]:
         return False, f"{ORDERED} FAILED in: {', '.join(unproven)}"

@@ -62,8 +62,8 @@ def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
         returned.
       reads: the calls that read, of functions that are not marked: native targets, primitives or their names, the
         Python functions given to callbacks, or pairs of one of these and the operand (from 0), or operands, that hold
-        the handle. A dict says which resource they read: `{"mylib.matrix": ["lu_solve"]}`. All calls that are named without
-        a resource touch one resource.
+        the handle. A dict says which resource they read: `{"mylib.matrix": ["lu_solve"]}`. All calls that are named
+        without a resource touch one resource.
       writes: the calls that write, likewise.
 
     Returns:

@@ -13,7 +13,18 @@ import pytest
 import entangle_jax
 from entangle_jax import _registration, audit, entangle
 from entangle_jax.__main__ import main
-from entangle_jax._demo import METHODS, SCENARIOS, Method, Result, add_arguments, data_paths, measure, needed, run, verdict
+from entangle_jax._demo import (
+    METHODS,
+    SCENARIOS,
+    Method,
+    Result,
+    add_arguments,
+    data_paths,
+    measure,
+    needed,
+    run,
+    verdict,
+)
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 WITHOUT = [method for method in METHODS if method.name not in ("entangle", "ordered")]

@@ -16,7 +16,11 @@ def program(handle, x):
 
 def test_accesses_through_a_handle_are_known_and_in_order():
     report = audit(program, Handle(testing.slot(0)), jnp.ones(3))
-    assert [call.kind for call in report.calls if call.program == "compiled" and call.kind != "entangle"] == ["read", "write", "read"]
+    assert [call.kind for call in report.calls if call.program == "compiled" and call.kind != "entangle"] == [
+        "read",
+        "write",
+        "read",
+    ]
     report.raise_if_races()
 
 

@@ -80,9 +80,10 @@ def test_outside_of_a_trace_it_just_calls_the_function():
 def test_what_is_no_array_stays_what_it_is_and_no_call_sees_what_another_saw():
     seen = []
     factor = [2]
+    default = np.arange(3)
 
     @writes("m")
-    def function(x, name, shape, *, flag, table=np.arange(3)):
+    def function(x, name, shape, *, flag, table=default):
         assert isinstance(name, str)
         assert isinstance(shape, tuple)
         assert isinstance(table, np.ndarray)

@@ -555,7 +555,9 @@ def test_an_opaque_function_is_one_access(slots):
         return reads("slot")(lambda: testing.read(token))(), both(token, jnp.float32(2))
 
     text = compiled.text(ordered(fn), testing.slot(0), X)
-    assert not compiled.instructions(text, "conditional")
+    # jax 0.10.0 leaves one on a constant: which platform it is.
+    found = compiled.instructions(text, "conditional")
+    assert all(each.operands[0].startswith("constant") for each in found)
     assert run(jax.jit(ordered(fn)), testing.slot(0), X)[0][0] == 1
 
 

@@ -199,7 +199,7 @@ def last_write(ordered):
     save = writes("file")(lambda x: jax.pure_callback(lambda x: seen.append(1) or x, SCALAR, x))
     for result in (lambda x: x, lambda x: x + 1):
         seen.clear()
-        jax.jit(ordered(lambda x: (save(x), result(x))[1]))(jnp.float32(1)).block_until_ready()
+        jax.jit(ordered(lambda x, result=result: (save(x), result(x))[1]))(jnp.float32(1)).block_until_ready()
         jax.effects_barrier()
         assert seen
 

@@ -235,7 +235,8 @@ def shard_map(eqn: Any) -> ShardMap:
     """The parameters of a `shard_map`."""
     names = ("jaxpr", "mesh", "in_specs", "out_specs", "check_vma")
     body, mesh, in_specs, out_specs, check = (param(eqn, name) for name in names)
-    axes = param(eqn, "newly_manual_axes")
+    # Until jax 0.10.1 it has another name.
+    axes = eqn.params["manual_axes"] if "manual_axes" in eqn.params else param(eqn, "newly_manual_axes")
     return ShardMap(body, mesh, tuple(in_specs), tuple(out_specs), check, tuple(sorted(axes)))
 
 
