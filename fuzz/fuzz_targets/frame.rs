@@ -13,10 +13,56 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use xla_ffi::ffi;
+use xla_ffi::{Arg, Attributes, Complex, Device, Handler, InPlace, Operand, Output, Value, ffi, handler};
+
+/// Reads all that typed views and attributes can have, and writes its results.
+fn typed(
+    x: Operand<'_, f32>,
+    flags: Option<Operand<'_, bool, 1>>,
+    z: Option<Operand<'_, Complex<f64>, 2>>,
+    rest: Vec<xla_ffi::Buffer<'_, Arg>>,
+    mut y: Output<'_, f32>,
+    mut more: Option<Output<'_, i64, 1, Device>>,
+    all: Attributes<'_>,
+) {
+    let sum = x.iter().sum::<f32>() + z.map_or(0.0, |z| z.iter().map(|z| z.re as f32).sum());
+    let flags = flags.map_or(0, |flags| flags.iter().filter(|&&flag| flag).count());
+    let elements: usize = rest.iter().map(|each| each.elements().unwrap_or(0).min(1 << 20)).sum();
+    y.fill_with(|index| sum + index as f32 + flags as f32 + elements as f32);
+    std::hint::black_box(more.as_mut().map(Output::as_mut_ptr));
+    look_at(&all, 0);
+}
+
+fn look_at(attributes: &Attributes<'_>, depth: usize) {
+    for name in attributes.names().unwrap_or_default() {
+        match attributes.value(name) {
+            Ok(Some(Value::Scalar(it) | Value::Array(it))) => {
+                let _ = std::hint::black_box((
+                    it.elements::<f32>().map(|all| all.map(|all| all.iter().sum::<f32>())),
+                    it.elements::<i64>().map(|all| all.map(|all| all.iter().fold(0, |sum, x| sum ^ x))),
+                    it.elements::<bool>().map(|all| all.map(|all| all.iter().filter(|&&x| x).count())),
+                ));
+            }
+            Ok(Some(Value::String(text))) => assert!(text.len() < 1 << 20),
+            Ok(Some(Value::Dictionary(more))) if depth < 4 => look_at(&more, depth + 1),
+            _ => {}
+        }
+    }
+}
+
+handler!(Typed = typed(x, flags, z, rest, y, more; all, ..));
+
+fn change(mut x: InPlace<'_, f32>, others: Vec<InPlace<'_, u8>>, _label: Option<&str>, _factor: Option<f64>) {
+    x.iter_mut().for_each(|x| *x += 1.0);
+    for mut other in others {
+        other.fill(7);
+    }
+}
+
+handler!(Change = change(x, others; label, factor));
 
 /// The handlers, and whether they need a stream. The slots of GPUs would pass the stream on to a driver.
-fn handlers() -> [(ffi::Handler, bool); 7] {
+fn handlers() -> [(ffi::Handler, bool); 9] {
     let [entangle, read, write] = entangle_cpu::TARGETS.map(|target| target.handler);
     let [cuda, rocm] = [entangle_cuda::TARGETS, entangle_rocm::TARGETS].map(|[entangle, ..]| entangle);
     [
@@ -27,6 +73,8 @@ fn handlers() -> [(ffi::Handler, bool); 7] {
         (rocm.in_graph.unwrap(), true),
         (read, false),
         (write, false),
+        (Typed::FUNCTION, false),
+        (Change::FUNCTION, false),
     ]
 }
 /// The first of them that are `entangle`.
@@ -81,11 +129,19 @@ struct List {
 }
 
 #[derive(Arbitrary, Debug)]
+enum AttributeValue {
+    Text(Vec<u8>),
+    Scalar { dtype: i8, bytes: [u8; 16] },
+    Array { dtype: i8, elements: Vec<u8> },
+    Dictionary { size: u8, negative: bool, entries: Vec<Attribute> },
+    Other(i8),
+}
+
+#[derive(Arbitrary, Debug)]
 struct Attribute {
-    kind: i8,
-    label: bool,
+    value: AttributeValue,
+    known: u8,
     name: Vec<u8>,
-    text: Vec<u8>,
     pointers: [Pointer; 4],
 }
 
@@ -178,12 +234,7 @@ fn dimension(byte: u8) -> i64 {
 
 /// How many bytes a buffer has whose elements must be there: `None` if there are too many to be had, or none.
 fn bytes_of(buffer: &Buffer, dims: &[i64]) -> Option<usize> {
-    let width = match buffer.dtype {
-        2 | 6 => 1,
-        3 | 7 => 2,
-        4 | 8 | 11 => 4,
-        _ => 8,
-    };
+    let width = width_of(buffer.dtype);
     let count = dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(usize::try_from(dim).ok()?))?;
     count.checked_mul(width).filter(|&bytes| bytes <= 4096)
 }
@@ -258,6 +309,73 @@ fn span(memory: &mut Memory, text: &[u8], at: Pointer, text_at: Pointer) -> *con
     damaged(span, at)
 }
 
+/// A list of attributes. What a value points to is there, or the pointer shows that it is not.
+fn attributes(
+    memory: &mut Memory,
+    from: &[Attribute],
+    struct_size: usize,
+    negative: bool,
+    damage: [Pointer; 3],
+) -> ffi::Attrs {
+    let (mut kinds, mut names, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for each in from.iter().take(4) {
+        let name = match each.known {
+            0..64 => b"label".as_slice(),
+            64..96 => b"factor",
+            96..128 => b"all",
+            _ => &each.name[..],
+        };
+        names.push(span(memory, name, each.pointers[0], each.pointers[1]));
+        let (kind, value): (c_int, *const c_void) = match &each.value {
+            AttributeValue::Text(text) => {
+                (ffi::ATTR_STRING, span(memory, text, each.pointers[2], each.pointers[3]).cast())
+            }
+            AttributeValue::Scalar { dtype, bytes } => {
+                let data = memory.bytes(16, 16);
+                // SAFETY: there are 16 bytes.
+                unsafe { data.copy_from_nonoverlapping(bytes.as_ptr(), 16) };
+                let value = damaged(data, each.pointers[3]).cast();
+                let scalar = memory.list(&[ffi::Scalar { dtype: (*dtype).into(), value }]);
+                (ffi::ATTR_SCALAR, damaged(scalar, each.pointers[2]).cast_const().cast())
+            }
+            AttributeValue::Array { dtype, elements } => {
+                let data = memory.bytes(elements.len(), 16);
+                // SAFETY: there are as many bytes.
+                unsafe { data.copy_from_nonoverlapping(elements.as_ptr(), elements.len()) };
+                let width = width_of(*dtype);
+                let array =
+                    ffi::Array { dtype: (*dtype).into(), size: elements.len() / width, data: damaged(data, each.pointers[3]).cast() };
+                let array = memory.list(&[array]);
+                (ffi::ATTR_ARRAY, damaged(array, each.pointers[2]).cast_const().cast())
+            }
+            AttributeValue::Dictionary { size, negative, entries } => {
+                let struct_size = size_near(*size, ffi::Attrs::END);
+                let inner = attributes(memory, entries, struct_size, *negative, [each.pointers[3]; 3]);
+                let inner = memory.partly(inner, struct_size);
+                (ffi::ATTR_DICTIONARY, damaged(inner, each.pointers[2]).cast_const().cast())
+            }
+            AttributeValue::Other(kind) => {
+                let kind = c_int::from(*kind);
+                (if (1..=4).contains(&kind) { 5 } else { kind }, null_mut::<c_void>().cast_const())
+            }
+        };
+        kinds.push(kind);
+        values.push(value);
+    }
+    let mut attrs = ffi::Attrs::new();
+    attrs.struct_size = struct_size;
+    attrs.size = if negative { -1 } else { names.len() as i64 };
+    attrs.types = damaged(memory.list(&kinds), damage[0]);
+    attrs.names = damaged(memory.list(&names), damage[1]);
+    attrs.attrs = damaged(memory.list(&values), damage[2]);
+    attrs
+}
+
+/// The bytes of an element.
+fn width_of(dtype: i8) -> usize {
+    xla_ffi::DType(dtype.into()).bytes().unwrap_or(8)
+}
+
 // The runtime: its errors are numbers.
 
 unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::Error {
@@ -312,21 +430,13 @@ fuzz_target!(|input: Input| {
     let (args_len, arg_types, arg_items, operands) = buffers(&mut memory, &input.args, &[]);
     let (rets_len, ret_types, ret_items, results) = buffers(&mut memory, &input.rets, &operands);
 
-    let mut names = Vec::new();
-    let mut values = Vec::new();
-    for each in input.attributes.iter().take(4) {
-        let name = if each.label { b"label" } else { &each.name[..] };
-        names.push(span(&mut memory, name, each.pointers[0], each.pointers[1]));
-        values.push(span(&mut memory, &each.text, each.pointers[2], each.pointers[3]).cast::<c_void>());
-    }
-    let kinds: Vec<c_int> =
-        input.attributes.iter().take(4).map(|each| if each.kind < 100 { ffi::ATTR_STRING } else { each.kind.into() }).collect();
-    let mut attributes = ffi::Attrs::new();
-    attributes.struct_size = size_near(input.attributes_size, ffi::Attrs::END);
-    attributes.size = if input.attributes_negative { -1 } else { names.len() as i64 };
-    attributes.types = damaged(memory.list(&kinds), input.attribute_pointers[0]);
-    attributes.names = damaged(memory.list(&names), input.attribute_pointers[1]);
-    attributes.attrs = damaged(memory.list(&values), input.attribute_pointers[2]);
+    let attributes = attributes(
+        &mut memory,
+        &input.attributes,
+        size_near(input.attributes_size, ffi::Attrs::END),
+        input.attributes_negative,
+        input.attribute_pointers,
+    );
 
     // The list of extensions, from its end. A query that is found must be one that can be answered.
     let mut extension: *mut ffi::Extension = null_mut();

@@ -9,9 +9,12 @@ the same object must be connected by data; in the second one it shows what was c
 resource"). `_audit_targets` makes them of the names that a person gives in `reads` and `writes`. What a program says
 itself (a mark in the names of its calls, say) is more of them, given as `accesses`:
 
-    _native.Access(writes=True, target="lu_refactor", resource="matrix", operands=[0])    # by target; told apart by operand 0
-    _native.Access(writes=False, op_name="jit(solve[reads matrix])", resource="matrix")   # by a part of JAX's name; all of it
-    _native.Access(writes=True, name="custom-call.7", resource="matrix", attribute="id")  # by the instruction; by an attribute
+    # The calls of a target; operand 0 tells the objects of the resource apart.
+    _native.Access(writes=True, target="lu_refactor", resource="matrix", operands=[0])
+    # The calls whose name, as JAX calls them, has this in it; they touch all of the resource.
+    _native.Access(writes=False, op_name="jit(solve[reads matrix])", resource="matrix")
+    # One instruction; an attribute names the object.
+    _native.Access(writes=True, name="custom-call.7", resource="matrix", attribute="id")
 
 A call that several of them match does all that they say. The rules are those of `entangle_audit::Access`, in
 `crates/entangle-audit/src/objects/access.rs`.
@@ -19,17 +22,16 @@ A call that several of them match does all that they say. The rules are those of
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
-from entangle_jax import _audit_arguments, _audit_marks, _audit_targets, _native
+from entangle_jax import _audit_arguments, _audit_marks, _audit_races, _audit_targets, _native, _private
 from entangle_jax._audit_report import (
     COMPILED,
     WRITTEN,
@@ -37,6 +39,7 @@ from entangle_jax._audit_report import (
     Copy,
     Entangle,
     Lost,
+    Moved,
     Object,
     Race,
     RaceError,
@@ -45,6 +48,9 @@ from entangle_jax._audit_report import (
 )
 from entangle_jax._audit_targets import TargetSpec, TargetSpecs
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
 __all__ = [
     "COMPILED",
     "WRITTEN",
@@ -52,6 +58,7 @@ __all__ = [
     "Copy",
     "Entangle",
     "Lost",
+    "Moved",
     "Object",
     "Race",
     "RaceError",
@@ -64,7 +71,14 @@ __all__ = [
 ]
 
 
-def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = (), **kwargs: Any) -> Report:
+def audit(
+    fn: Any,
+    *args: Any,
+    reads: TargetSpecs = (),
+    writes: TargetSpecs = (),
+    same: Sequence[Sequence[int]] | None = None,
+    **kwargs: Any,
+) -> Report:
     """Prove from the compiled program that native calls are ordered, and show what that cost.
 
     >>> import jax
@@ -90,9 +104,9 @@ def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = ()
     same; different arguments, different constants and elements at different known indices are different ones. The token
     and the fence of an argument that is a `Handle` are one object.
 
-    **What is not proven.** That what was taken for different objects are different ones: `Report.objects` lists them, and
-    a resource makes one object of them. Anything about native calls whose targets are not given. What a native call does
-    with an object that it reaches otherwise than through its handle.
+    **What is not proven.** That what was taken for different objects are different ones: `Report.objects` lists them,
+    and a resource makes one object of them. Anything about native calls whose targets are not given. What a native call
+    does with an object that it reaches otherwise than through its handle.
 
     Args:
       fn: a function, jitted or not, which is lowered and compiled for the arguments; or a `jax.stages.Lowered`; or a
@@ -105,6 +119,9 @@ def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = ()
         each. All calls of one resource touch one object, unless an operand or attribute tells its objects apart; those
         of two resources never touch the same one.
       writes: the native targets that change an object, likewise.
+      same: groups of arguments of the program, by their numbers from 0, that are one object. The audit knows which two
+        are the token and the fence of a `Handle`, but not if another library hands their leaves to jax one by one: the
+        report says so, and is no proof. `()` says that all of them are different objects.
       **kwargs: its keyword arguments.
 
     Raises:
@@ -113,29 +130,76 @@ def audit(fn: Any, *args: Any, reads: TargetSpecs = (), writes: TargetSpecs = ()
       ValueError: a target is neither called nor registered; there are reads and no writes; a call does not have the
         operand or attribute; or the program cannot be read.
     """
-    stage = _stage(fn)
-    if stage is not None and (args or kwargs):
+    _expect_no_misspelt(fn, kwargs)
+    given = _stage(fn)
+    if given is not None and (args or kwargs):
         raise TypeError(
-            f"entangle_jax.audit: got a jax.stages.{type(stage).__name__}, which has its arguments already, and "
+            f"entangle_jax.audit: got a jax.stages.{type(given).__name__}, which has its arguments already, and "
             "others: leave them out, or pass the function."
         )
     traced: _audit_marks.Traced | None = None
+    if given is not None:
+        wrapper = fn
+    else:
+        wrapper, traced = _lower(fn, args, kwargs)
+    stage = given or _stage(wrapper)
     if isinstance(stage, jax.stages.Compiled):
         programs = {COMPILED: _optimized(stage)}
-    else:
-        if stage is None:
-            stage, traced = _lower(fn, args, kwargs)
+    elif stage is not None:
         programs = {WRITTEN: _unoptimized(stage), COMPILED: _optimized(stage.compile())}
-    same = _audit_arguments.handles(stage)
+    else:
+        raise TypeError(
+            f"entangle_jax.audit: `lower` of the function returned an object of type {type(wrapper).__name__}, wanted "
+            "a jax.stages.Lowered."
+        )
+    # Another library may hand jax the leaves of its arguments, and keep to itself how they belong together.
+    handles = (
+        _audit_arguments.handles(stage) if stage is wrapper else _audit_arguments.handles_in_order(stage, args, kwargs)
+    )
+    if handles is not None:
+        same = [*handles, *(same or ())]
     marked = _audit_marks.Marked(programs, traced)
     accesses = marked.accesses()
-    report = functools.partial(audit_programs, programs, reads, writes, same=same or (), pair_by_name=same is None)
+    report = functools.partial(audit_programs, programs, reads, writes, same=same, pair_by_name=handles is None)
     found = report(accesses=accesses)
     # A call that stands for others does what they did too.
     if merged := marked.of_merged(found, COMPILED):
         accesses[COMPILED] += merged
         found = report(accesses=accesses)
     return found
+
+
+def audit_compilation(module: Any, executable: Any, reads: TargetSpecs, writes: TargetSpecs) -> Report | None:
+    """The report on a program as JAX compiles it, from its MLIR module and its executable; None if it has no native calls."""
+    compiled = executable.hlo_modules()
+    if len(compiled) != 1:
+        return None
+    programs = {WRITTEN: _private.as_hlo(module), COMPILED: compiled[0].as_serialized_hlo_module_proto()}
+    if not _native.Audit(programs[WRITTEN], []).targets:
+        return None
+    accesses = _audit_marks.Marked(programs, None).accesses()
+    given = [access.target for access in _audit_targets.accesses(reads, writes) if access.target]
+    return audit_programs(programs, reads, writes, accesses=accesses, called_elsewhere=given)
+
+
+def expect_targets(reads: TargetSpecs, writes: TargetSpecs) -> None:
+    """Refuse what `audit` refuses as targets, before there is a program."""
+    _audit_targets.accesses(reads, writes)
+
+
+def _expect_no_misspelt(fn: Any, kwargs: Mapping[str, Any]) -> None:
+    """Refuse `read=` and `write=`, unless the function takes an argument of that name."""
+    for name in {"read", "write"} & set(kwargs):
+        try:
+            inspect.signature(fn).bind_partial(**{name: None})
+            names_targets = isinstance(kwargs[name], list | tuple) and any(isinstance(x, str) for x in kwargs[name])
+        except (TypeError, ValueError):
+            names_targets = True
+        if names_targets:
+            raise TypeError(
+                f"entangle_jax.audit: got `{name}={kwargs[name]!r}`, which the function does not take: the native "
+                f"targets are given as `{name}s`."
+            )
 
 
 def _stage(fn: Any) -> jax.stages.Lowered | jax.stages.Compiled | None:
@@ -152,7 +216,7 @@ def audit_programs(
     writes: TargetSpecs,
     *,
     accesses: Mapping[str, Sequence[_native.Access]] = MappingProxyType({}),
-    same: Sequence[Sequence[int]] = (),
+    same: Sequence[Sequence[int]] | None = None,
     pair_by_name: bool = True,
     called_elsewhere: Iterable[str] = (),
 ) -> Report:
@@ -163,12 +227,12 @@ def audit_programs(
       reads: as of `audit`.
       writes: as of `audit`.
       accesses: what is known of the calls of each program besides.
-      same: groups of arguments, by their numbers in the program, that are one object.
+      same: groups of arguments, by their numbers in the program, that are one object; None if that is not known.
       pair_by_name: the names of the arguments say too which two are a `Handle`; false if `same` says it all.
       called_elsewhere: targets that other programs call, so that they are known not to be misspelt.
     """
     given = _audit_targets.accesses(reads, writes)
-    groups = [list(group) for group in same]
+    groups = [list(group) for group in same or ()]
     audits = {
         name: _native.Audit(program, [*given, *accesses.get(name, ())], same=groups, pair_by_name=pair_by_name)
         for name, program in programs.items()
@@ -176,16 +240,11 @@ def audit_programs(
     called = {target for one in audits.values() for target in one.targets}
     _audit_targets.expect_known(given, called | set(called_elsewhere))
     calls = {program: _calls(program, one) for program, one in audits.items()}
-    races, more = _races(audits, calls)
+    races, more = _audit_races.races(audits[list(audits)[-1]].module, audits, calls)
     lost: tuple[Lost, ...] = ()
+    moved: tuple[Moved, ...] = ()
     if len(audits) == 2:
-        of = calls[WRITTEN]
-        # A call of `entangle` goes when the payload does: nothing is lost by that.
-        lost = tuple(
-            Lost(of[one.call], None if one.merged_with is None else of[one.merged_with])
-            for one in audits[WRITTEN].lost(audits[COMPILED])
-            if of[one.call].kind != "entangle"
-        )
+        lost, moved = _became(audits, calls)
     last = list(audits)[-1]
     names = dict.fromkeys(access.target for access in [*given, *itertools.chain(*accesses.values())] if access.target)
     return Report(
@@ -195,39 +254,33 @@ def audit_programs(
         races=races,
         more_races=more,
         lost=lost,
+        moved=moved,
         entangles=tuple(_entangle(calls[last], cost) for cost in audits[last].costs()),
         not_called=tuple(name for name in names if name not in called),
         not_given=tuple(sorted(called - {*names, "entangle"})),
-        unnamed_arguments=pair_by_name and not same and _audit_arguments.are_unnamed(audits[last].arguments),
+        unnamed_arguments=same is None and _audit_arguments.are_unnamed(audits[last]),
         _audits=audits,
     )
 
 
-def _lower(
-    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[jax.stages.Lowered, _audit_marks.Traced | None]:
+def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, _audit_marks.Traced | None]:
     if not callable(fn):
         remedy = "; for XLA's dump files: `python -m entangle_jax audit FILE`" if isinstance(fn, str | Path) else ""
         raise TypeError(
             f"entangle_jax.audit: got an object of type {type(fn).__name__}, wanted a function, a jax.stages.Lowered "
             f"or a jax.stages.Compiled{remedy}."
         )
+    # A jitted function that is bound to an object, or to arguments, has the `lower` of the function alone.
+    if hasattr(fn, "__self__") and hasattr(getattr(fn, "__func__", None), "lower"):
+        fn, args = fn.__func__, (fn.__self__, *args)
+    elif not hasattr(fn, "lower") and hasattr(getattr(fn, "func", None), "lower"):  # a partial, of whichever library
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
     function = fn if hasattr(fn, "lower") else jax.jit(fn)
-    traced = None
     with jax.disable_jit(False):  # without jit a mark leaves no trace
-        if hasattr(function, "trace"):
-            of_jax = function.trace(*args, **kwargs)
-            traced = _audit_marks.Traced.of(of_jax.jaxpr)
-            lowered = of_jax.lower()
-        else:
-            lowered = function.lower(*args, **kwargs)
-    stage = _stage(lowered)
-    if not isinstance(stage, jax.stages.Lowered):
-        raise TypeError(
-            f"entangle_jax.audit: `lower` of the function returned an object of type {type(lowered).__name__}, wanted "
-            "a jax.stages.Lowered."
-        )
-    return stage, traced
+        if not hasattr(function, "trace"):
+            return function.lower(*args, **kwargs), None
+        of_jax = function.trace(*args, **kwargs)
+        return of_jax.lower(), _audit_marks.Traced.of(of_jax.jaxpr)
 
 
 def _unoptimized(lowered: jax.stages.Lowered) -> bytes:
@@ -246,7 +299,7 @@ def _optimized(compiled: jax.stages.Compiled) -> bytes:
 def _calls(program: str, audit: _native.Audit) -> list[Call]:
     # Thousands of calls come from a few lines.
     stack = functools.cache(
-        lambda sources: tuple(Source(source.file, source.line, source.function) for source in sources)
+        lambda sources: tuple(dict.fromkeys(Source(source.file, source.line, source.function) for source in sources))
     )
     names = [one.name for one in audit.objects()]
     return [
@@ -265,34 +318,23 @@ def _calls(program: str, audit: _native.Audit) -> list[Call]:
     ]
 
 
-def _races(audits: dict[str, _native.Audit], calls: dict[str, list[Call]]) -> tuple[tuple[Race, ...], int]:
-    """The races of all programs; one that is in two of them at the same lines is told once, as of the last.
-
-    On different arguments it is not one; what is no argument has other names before and after optimization.
-    """
-    merged: dict[Any, Race] = {}
-    more = 0
-    for program, one in audits.items():
-        found = one.races()
-        more = max(more, found.more)
-        counts: dict[Any, int] = {}
-        for one_race in found.list:
-            race = Race(
-                calls[program][one_race.first],
-                calls[program][one_race.second],
-                one_race.handle,
-                one_race.later_iteration_of,
-                one_race.unproven,
-                (program,),
-            )
-            lines = frozenset((call.target, call.sources) for call in (race.first, race.second))
-            same = (lines, race.loop is None, race.handle if race.handle.startswith("argument ") else None)
-            counts[same] = counts.get(same, 0) + 1
-            key = (same, counts[same])
-            if key in merged:
-                race = dataclasses.replace(race, programs=(*merged.pop(key).programs, program))
-            merged[key] = race
-    return tuple(merged.values()), more
+def _became(
+    audits: Mapping[str, _native.Audit], calls: Mapping[str, Sequence[Call]]
+) -> tuple[tuple[Lost, ...], tuple[Moved, ...]]:
+    """What XLA took out of the program, and what out of a loop."""
+    of = calls[WRITTEN]
+    # A call of `entangle` goes when the payload does: nothing is lost by that.
+    lost = tuple(
+        Lost(of[one.call], None if one.merged_with is None else of[one.merged_with], one.never_runs)
+        for one in audits[WRITTEN].lost(audits[COMPILED])
+        if of[one.call].kind != "entangle"
+    )
+    moved = tuple(
+        Moved(of[one.call], tuple(Source(line.file, line.line, line.function) for line in one.out_of))
+        for one in audits[WRITTEN].moved(audits[COMPILED])
+        if of[one.call].kind != "entangle"
+    )
+    return lost, moved
 
 
 def _entangle(calls: list[Call], cost: _native.Cost) -> Entangle:

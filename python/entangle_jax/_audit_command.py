@@ -1,8 +1,12 @@
 """`python -m entangle_jax audit FILE...`: the audit of XLA's dump files."""
 
 import argparse
+import gzip
+import io
 import json
+import os
 import sys
+import zlib
 from pathlib import Path
 
 from entangle_jax import _native
@@ -14,7 +18,13 @@ _FLAGS = "XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_proto'"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a program in XLA's proto form, *.hlo.pb")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="a program in XLA's proto form: *.hlo.pb, *.hlo_snapshot.pb, also compressed with gzip",
+    )
     for option, what in (("--reads", "that uses an object"), ("--writes", "that changes an object")):
         parser.add_argument(
             option,
@@ -46,19 +56,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Report on every program. Returns the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that cannot show a character, as of a path, gets its number.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        reports = _reports(arguments)
-        if arguments.svg:
-            if len(reports) != 1:
-                raise ValueError(f"--svg draws one program, and the files hold {len(reports)}")
-            arguments.svg.write_text(reports[0]._repr_svg_())
-    except (OSError, ValueError) as error:
-        print(f"entangle_jax audit: {error}", file=sys.stderr)
+        return _run(arguments)
+    except BrokenPipeError:  # who reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
+    except Exception as error:  # Python exits with status 1 on any error, and that says here that there is a race
+        kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+        print(f"entangle_jax audit: {kind}{error or type(error).__name__}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    reports = _reports(arguments)
+    if arguments.svg:
+        if len(reports) != 1:
+            raise ValueError(f"--svg draws one program, and the files hold {len(reports)}")
+        arguments.svg.write_text(reports[0]._repr_svg_(), encoding="utf-8")
     if arguments.json:
         print(json.dumps([report.to_dict() for report in reports], indent=2))
     else:
         print("\n\n".join(map(str, reports)))
+    sys.stdout.flush()
     if any(report.races for report in reports):
         return 1
     if any(report.unnamed_arguments for report in reports):
@@ -103,6 +125,11 @@ def _read(file: Path) -> bytes:
     if file.is_dir():
         raise ValueError("this is a folder, wanted the *.hlo.pb files in it")
     content = file.read_bytes()
+    if content.startswith(b"\x1f\x8b"):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"this is compressed with gzip, and damaged or cut short: {error}") from error
     if content.lstrip().startswith((b"HloModule", b"module @", b"module attributes", b"#loc")):
         raise ValueError(f"this is a program as text, wanted its proto form, *.hlo.pb, which XLA writes with {_FLAGS}")
     return content

@@ -6,12 +6,14 @@ import dataclasses
 import functools
 import html
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from entangle_jax import _audit_text, _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WRITTEN, COMPILED = "as written", "compiled"
 
@@ -50,6 +52,10 @@ class Source:
         return f"{self.file}:{self.line}" if self.file else "an unknown line"
 
 
+def _is_of_a_library(source: Source) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(source.file).parts)
+
+
 @dataclass(frozen=True)
 class Call:
     """A native call at one place of a program: a function called twice counts twice, a loop's body once."""
@@ -80,9 +86,12 @@ class Call:
     def __str__(self) -> str:
         """What it does, which target, and where: the innermost line, and the lines that led there."""
         kind = "" if self.kind == self.target else f"{self.kind} "
-        # What led to the call of `audit`, or further out, is of no use.
-        inner = itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources)
+        # What led to the call of `audit`, or further out, is of no use; nor is the wrapper of a library that we call.
+        inner = list(itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources))
+        while len(inner) < len(self.sources) and len(inner) > 1 and _is_of_a_library(inner[-1]):
+            inner.pop()
         lines = [f"{source} ({source.function})" if source.function else str(source) for source in inner]
+        lines = list(dict.fromkeys(lines))
         return f"{kind}{self.target} at {', called at '.join(lines[:_MAX_LINES]) or self.source}"
 
 
@@ -105,6 +114,7 @@ class Race:
     """Two calls that touch the same object, at least one of which changes it, with no data path either way."""
 
     first: Call
+    """The one that the program makes first."""
     second: Call
     handle: str
     """The value that stands for the object."""
@@ -112,21 +122,14 @@ class Race:
     """The loop in whose later iteration `second` races with `first`; None if they race in one run of it."""
     unproven: str | None
     """What orders them without proof: `"schedule"`, `"control edge"` or nothing."""
+    reversed: bool
+    """The schedule of the compiled program has the second one first."""
     programs: tuple[str, ...]
     """The programs in which they race."""
-
-    @property
-    def fix(self) -> str:
-        """The line to write."""
-        if self.loop is not None:
-            return (
-                "carry the handle through the loop and end each iteration with "
-                f"`handle = entangle(handle, result of {self.first.target})`"
-            )
-        return (
-            f"right after the first, in the same loop or branch: `handle = entangle(handle, result of "
-            f"{self.first.target})`; hand that handle on, and call {self.second.target} with it"
-        )
+    follows: bool
+    """There is no race here any more once those that do not follow are mended."""
+    fix: str
+    """What to write, in the terms that the program uses."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,18 @@ class Lost:
 
     call: Call
     merged_with: Call | None
-    """An equal call that stands for it now; None if it was dropped because nothing needed its result."""
+    """An equal call that stands for it now; None if it was dropped."""
+    never_runs: bool
+    """It was dropped with the branch or loop around it, which never runs. Otherwise nothing needed its result."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A native call that a loop repeats in the program as written, and that the compiled one makes once, before the loop."""
+
+    call: Call
+    out_of: tuple[Source, ...]
+    """Where the loop comes from, the innermost line first."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +213,11 @@ class Report:
     calls: tuple[Call, ...]
     """The native calls of the given targets, and those of `entangle`, of all programs."""
     races: tuple[Race, ...]
+    """All of them, in the order of the program. Those that do not follow from others are the ones to mend."""
     more_races: int
     """How many more there are than `races` lists."""
     lost: tuple[Lost, ...]
+    moved: tuple[Moved, ...]
     entangles: tuple[Entangle, ...]
     not_called: tuple[str, ...]
     """Targets that were given, in `reads` or `writes`, and that no program here calls."""
@@ -254,12 +270,15 @@ class Report:
 
         Raises:
           RaceError: with this report as its message.
-          ValueError: there is no call of a target in `reads` or `writes`, so that nothing was looked at.
+          ValueError: there is no call of a target in `reads` or `writes`, so that nothing was looked at; or it cannot
+            be told which arguments are the two parts of one `Handle`.
         """
         if self.races:
             raise RaceError(str(self))
         if not self.looked:
             raise ValueError(f"entangle_jax.audit: {_audit_text.nothing(self)}")
+        if self.unnamed_arguments:
+            raise ValueError(f"entangle_jax.audit: {_audit_text.UNNAMED}")
 
     def to_dict(self) -> dict[str, Any]:
         """The report as dictionaries, lists, strings and numbers, for JSON."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from entangle_jax import _native, _private
 
-TargetSpec = str | tuple[str, int] | tuple[str, Sequence[int]] | tuple[str, str]
+TargetSpec = str | tuple[str, int] | tuple[str, Sequence[int]] | tuple[str, str] | _native.Access
 """A native target's name, or the name and what says which object a call touches: the operand (or operands) that hold
 its handle, `()` if all of its calls touch one object, or the name of an attribute that names the object."""
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from entangle_jax import _native
-    from entangle_jax._audit_report import Entangle, Object, Race, Report
+    from entangle_jax._audit_report import Entangle, Lost, Moved, Object, Race, Report
 
 _MAX_OBJECTS = 8
 """So many objects that were taken for different ones are named."""
+
+UNNAMED = (
+    "The arguments have no names here, so the audit cannot tell which two of them are the token and the fence of one "
+    "Handle, and took them for different objects: this is no proof. Say which are one object with `same=[(0, 1)]`, or "
+    "with `--same 0,1` on the command line; `same=()`, or `--same none`, if all are different objects."
+)
+"""What cannot be told."""
 
 _LOOKS = {
     "entangle": 'shape=ellipse, fillcolor="#eeeeee"',
@@ -35,18 +43,13 @@ def table(report: Report) -> str:
     if len(report.programs) == 1:
         lines.append(_half(report))
     if report.unnamed_arguments:
-        lines.append(
-            "The arguments have no names here, so the audit cannot tell which two of them are the token and the fence "
-            "of one Handle, and took them for two objects. Say which are one with `--same 0,1`."
-        )
+        lines.append(UNNAMED)
     lines += _assumed(report)
-    for race in report.races:
-        lines += ["", *_race(race)]
-    if report.more_races:
-        lines += ["", f"and {count(report.more_races, 'race')} more"]
+    lines += _races(report)
     for lost in report.lost:
-        fate = f"merged with {lost.merged_with}" if lost.merged_with else "dropped: nothing needs its result"
-        lines += ["", f"LOST  {lost.call}", f"      {fate}"]
+        lines += ["", f"LOST  {lost.call}", f"      {_fate(lost)}"]
+    for moved in report.moved:
+        lines += ["", f"MOVED {moved.call}", f"      {_move(moved)}"]
     if report.entangles:
         lines += ["", *_costs(report.entangles)]
     return "\n".join(lines)
@@ -116,15 +119,55 @@ def _users(one: Object) -> str:
     return "; ".join(said)
 
 
+def _races(report: Report) -> list[str]:
+    """The races that mend all of them, how many follow from these, and what to write."""
+    told = [race for race in report.races if not race.follows]
+    fixes = list(dict.fromkeys(race.fix for race in told))
+    lines = []
+    for race in told:
+        lines += ["", *_race(race)]
+        if len(fixes) > 1:
+            lines.append(f"      fix: {race.fix}")
+    if follow := len(report.races) - len(told):
+        lines += ["", f"and {count(follow, 'race')} that {'follow' if follow > 1 else 'follows'} from these"]
+    if len(fixes) == 1:
+        lines.append(f"      fix: {fixes[0]}")
+    if report.more_races:
+        lines += ["", f"and {count(report.more_races, 'race')} more"]
+    return lines
+
+
 def _race(race: Race) -> list[str]:
-    when = f", the second in a later iteration of {race.loop}" if race.loop else ""
-    proof = f"; only the {race.unproven} has them in this order, which proves nothing" if race.unproven else ""
+    when = f", in a later iteration of {race.loop}" if race.loop else ""
+    proof = ""
+    if race.reversed:
+        proof = "; the compiled program lists them the other way round"
+    elif race.unproven:
+        proof = f"; only the {race.unproven} has them in this order, which proves nothing"
     return [
         f"RACE  {race.first}",
-        f"  and {race.second}{when}",
-        f"      both touch {race.handle}, and no data leads from one to the other {_where(race.programs)}{proof}",
-        f"      fix: {race.fix}",
+        f"  then {race.second}{when}",
+        f"      both touch {race.handle}, and the second does not wait for the first {_where(race.programs)}{proof}",
     ]
+
+
+def _fate(lost: Lost) -> str:
+    if lost.never_runs:
+        return "dropped: XLA found that the branch or the loop around it never runs"
+    if lost.merged_with is None:
+        return "dropped: XLA found nothing that needs its result, and it has no side effect"
+    return (
+        f"merged with {lost.merged_with}: the two are equal, and XLA takes calls without a side effect to give the same "
+        "each time"
+    )
+
+
+def _move(moved: Moved) -> str:
+    loop = f"the loop at {moved.out_of[0]}" if moved.out_of else "its loop"
+    return (
+        f"runs once, before {loop}, instead of in each iteration: nothing that it is given changes there. If what it reads "
+        "does, mark it with `reads(..., volatile=True)` and use `ordered`, or give it a side effect"
+    )
 
 
 def _where(programs: Sequence[str]) -> str:

@@ -46,8 +46,8 @@ def entangle(payload: P, *witnesses: Any) -> P:
 
     Warns:
       OrderingWarning: something cannot be ordered: the witnesses, or the payload, contain no array; a leaf has no
-        elements (unless no leaf has any: then there is nothing to order); or the platform has no native handler.
-        Outside of `jit` at least once for each signature.
+        elements (unless no leaf has any: then there is nothing to order); the platform is none of CPU, CUDA, ROCm and
+        TPU; or, on TPU, a leaf is an XLA token. Outside of `jit` at least once for each signature.
 
     Outside of `jit` the payload is copied, as is any argument that is not donated: entangle the
     small array that names a native object, not the large ones beside it.

@@ -98,6 +98,8 @@ class Race:
     second: int
     handle: str
     later_iteration_of: str | None
+    loop_sources: list[Source]
+    """Where that loop comes from, the innermost line first."""
     unproven: str | None
     """`"control edge"`, `"schedule"` or nothing."""
 
@@ -137,6 +139,18 @@ class Lost:
 
     call: int
     merged_with: int | None
+    never_runs: bool
+    """It has a side effect, and was dropped with the branch or loop around it."""
+
+class Moved:
+    """A call that the compiled program makes outside of a loop that it was in."""
+
+    call: int
+    """Its position among the calls of the program as written."""
+    to: int
+    """Its position among the calls of the compiled program."""
+    out_of: list[Source]
+    """Where the loop comes from, the innermost line first."""
 
 class Audit:
     """One program, read and followed. `entangle_jax._audit` gives words to these answers."""
@@ -180,15 +194,27 @@ class Audit:
     @property
     def is_scheduled(self) -> bool: ...
     def calls(self) -> list[Call]: ...
+    def order_of_the_trace(self) -> list[int]:
+        """For each call, when the program makes it. Only of a program that is not optimized."""
+
     def objects(self) -> list[Object]: ...
     def races(self) -> Races: ...
     def all_ordered(self, firsts: list[int], seconds: list[int], later_iteration: bool) -> bool | None:
         """Whether each of `seconds` comes after each of `firsts` by data; None if there is no such pair."""
 
+    def before_each(self, calls: list[int]) -> list[list[int]]:
+        """Of each of these calls, in ascending order, the positions in the list of those that come before it by data."""
+
     def costs(self) -> list[Cost]: ...
     def graph(self) -> Graph: ...
     def lost(self, compiled: Audit) -> list[Lost]:
         """Calls of this program that `compiled` lacks."""
+
+    def counterparts(self, compiled: Audit) -> list[int | None]:
+        """For each call of `compiled`, the call of this program, as written, that it was."""
+
+    def moved(self, compiled: Audit) -> list[Moved]:
+        """Calls of this program that `compiled` makes outside of a loop that they were in."""
 
 def draw(dot: str) -> str:
     """Draw a graph in the DOT language as SVG. Raises `ValueError` if it cannot."""

@@ -4,6 +4,7 @@ Everything that JAX asks of a primitive stands here, in the order in which JAX a
 """
 
 import functools
+import importlib
 import sys
 from typing import Any
 
@@ -102,9 +103,15 @@ def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, sha
     return mlir.lower_fun(barrier, multiple_results=True)(ctx, *operands)
 
 
+def _lower_for_tpu(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
+    # Imported now, so that programs for other platforms do not pay for it.
+    return importlib.import_module("entangle_jax._tpu").lower(ctx, *operands, n=n, shared=shared)
+
+
 mlir.register_lowering(entangle_p, _lower_to_barrier)
 for _platform in NATIVE_PLATFORMS:
     mlir.register_lowering(entangle_p, _lower_natively, platform=_platform)
+mlir.register_lowering(entangle_p, _lower_for_tpu, platform="tpu")
 
 
 # Batching: every operand keeps its own axis, since nothing looks inside.

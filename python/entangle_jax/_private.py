@@ -4,7 +4,10 @@ JAX promises nothing about these. Each is taken through `_take`, so that a versi
 error that says so at import, not a crash later; the tests run against the newest release for the same reason.
 """
 
+import contextlib
 import importlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import jax
@@ -59,6 +62,11 @@ register_plugin_callbacks: Any = _take("jax._src.xla_bridge", "register_plugin_c
 # Says in the program what the type says of a result's sharding on an explicit mesh, as every lowering is to do. Newer
 # ones insist on it for values that are still to be summed over an axis. There since 0.5.
 lower_with_sharding_in_types: Any = _take("jax._src.interpreters.mlir", "lower_with_sharding_in_types")
+
+# Where in a program a lowering stands: in a part that each device runs by itself (`shard_map`), or in one that XLA
+# splits over devices, which it cannot do to a kernel on TPU. There since 0.4.
+SPMDAxisContext: Any = _take("jax._src.sharding_impls", "SPMDAxisContext")
+ShardingContext: Any = _take("jax._src.sharding_impls", "ShardingContext")
 
 # Registers a target of the host now. `jax.ffi.register_ffi_target` keeps it until a backend is made, where a refusal
 # stops jax as a whole with "Unable to initialize backend 'cpu'", whoever is to blame. There since 0.4.
@@ -130,6 +138,52 @@ def kept_arguments(stage: Any) -> list[int] | None:
     if kept is None:
         kept = getattr(getattr(stage, "_executable", None), "_kept_var_idx", None)
     return None if kept is None else sorted(kept)
+
+
+@contextlib.contextmanager
+def compilations(watch: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Hand every program that this process compiles meanwhile to `watch`, in any thread: the MLIR module, the executable.
+
+    JAX has no public way to see the programs that others compile. The function stands there since 0.4, with these two
+    first arguments and this result.
+    """
+    module = importlib.import_module("jax._src.compiler")
+    with _watching:
+        if not _watchers:
+            plain = _take("jax._src.compiler", "compile_or_get_cached")
+
+            def compile_or_get_cached(backend: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
+                executable = plain(backend, computation, *args, **kwargs)
+                for each in list(_watchers):
+                    each(computation, executable)
+                return executable
+
+            compile_or_get_cached.plain = plain  # type: ignore[attr-defined]
+            module.compile_or_get_cached = compile_or_get_cached  # type: ignore[attr-defined]
+        _watchers.append(watch)
+    try:
+        yield
+    finally:
+        with _watching:
+            _watchers.remove(watch)
+            if not _watchers:
+                module.compile_or_get_cached = module.compile_or_get_cached.plain  # type: ignore[attr-defined]
+
+
+_watching = threading.Lock()
+_watchers: list[Callable[[Any, Any], None]] = []
+
+
+def as_hlo(module: Any) -> bytes:
+    """A program as it was handed to the compiler, as a serialized `HloModuleProto`.
+
+    `jax.stages.Lowered.compiler_ir("hlo")` does the same for what one lowers oneself. There since 0.4.36.
+    """
+    to_hlo = _take("jaxlib._jax", "mlir").mlir_module_to_xla_computation
+    program: bytes = to_hlo(
+        _take("jax._src.interpreters.mlir", "module_to_bytecode")(module)
+    ).as_serialized_hlo_module_proto()
+    return program
 
 
 def registered_targets() -> set[str]:

@@ -18,21 +18,34 @@ native code that XLA knows nothing about, and the log says what really ran, in t
 
 The slots and the log belong to the process: tests that run in threads of one process use slots of their own.
 
+There are no slots on TPU, where a program cannot call native code of the host: one that uses them is a
+`NotImplementedError` when it is lowered for TPU. Test order there with callbacks, or with `entangle_jax.audit`.
+
 On a GPU the calls are made where they stand in the stream, or in the CUDA or HIP graph: operands and results are copied
 asynchronously, and the host waits for nothing.
 """
 
+from __future__ import annotations
+
+import contextlib
 import operator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import batching, mlir
 
 from entangle_jax import _native, _private
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from entangle_jax._audit_targets import TargetSpecs
+    from entangle_jax.reports import Report
+
 _private.register_exclusion(__file__)
 
-__all__ = ["READ_TARGET", "WRITE_TARGET", "Access", "log", "read", "reset", "slot", "write"]
+__all__ = ["READ_TARGET", "WRITE_TARGET", "Access", "audited", "log", "read", "reset", "slot", "write"]
 
 READ_TARGET = "entangle_testing_read"
 """The native target behind `read`: operand 0 is the token."""
@@ -120,6 +133,48 @@ def log() -> tuple[Access, ...]:
     return tuple(Access(*access) for access in _native.slots_log())
 
 
+@contextlib.contextmanager
+def audited(*, reads: TargetSpecs = (), writes: TargetSpecs = ()) -> Iterator[list[Report]]:
+    """Audit every program that is compiled meanwhile, in any thread, and raise at a race. A fixture for pytest::
+
+        @pytest.fixture(autouse=True)
+        def no_races():
+            with entangle_jax.testing.audited(reads=["my_solve"], writes=["my_refactor"]):
+                yield
+
+    The error is raised where the test calls the program, before the program runs. Calls that are marked, and those through
+    a `Handle`, are known without being named. What jax has compiled before is not compiled again: to look at that too,
+    begin with `jax.clear_caches()`.
+
+    Args:
+      reads: native targets that use an object, as of `audit`. A name that no program calls is no error here.
+      writes: native targets that change an object, likewise.
+
+    Returns:
+      A context whose value is a list of the reports on the programs that make native calls, one more with each such
+      program.
+
+    Raises:
+      RaceError: a program has a race; its report is the message, and is in the list.
+      TypeError: a target is neither a name nor a pair.
+      ValueError: there are reads and no writes; or a program cannot be audited.
+    """
+    from entangle_jax import _audit  # takes time to import, which programs that do not test do not have to spend
+
+    reports: list[Report] = []
+    _audit.expect_targets(reads, writes)
+
+    def watch(module: Any, executable: Any) -> None:
+        report = _audit.audit_compilation(module, executable, reads, writes)
+        if report is not None:
+            reports.append(report)
+            if report.races:
+                report.raise_if_races()
+
+    with _private.compilations(watch):
+        yield reports
+
+
 def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_side_effect: bool) -> jax.Array:
     if hasattr(inputs[0], "fence"):
         raise TypeError(
@@ -143,7 +198,29 @@ def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_
         where = {"sharding": replicated, "manual_axis_type": of_input.mat}
     result = jax.ShapeDtypeStruct((), dtype, **where)
     call = jax.ffi.ffi_call(target, result, has_side_effect=has_side_effect, vmap_method="sequential")
-    return call(*inputs, **({} if label is None else {"label": label}))
+    # An access is looked at where it is no handle: at what is written, or what was read.
+    inputs[1:] = map(_native_p.bind, inputs[1:])
+    accessed: Any = call(*inputs, **({} if label is None else {"label": label}))
+    return _native_p.bind(accessed) if target == READ_TARGET else accessed
+
+
+# The identity, on platforms that can call native code.
+_native_p: Any = _private.Primitive("entangle_testing_native")
+_native_p.def_impl(lambda x: x)
+_native_p.def_abstract_eval(lambda aval: aval)
+batching.primitive_batchers[_native_p] = lambda operands, dims: (_native_p.bind(*operands), *dims)
+mlir.register_lowering(_native_p, lambda ctx, operand: [operand])
+
+
+def _lower_for_tpu(ctx: mlir.LoweringRuleContext, operand: Any) -> Any:
+    raise NotImplementedError(
+        "entangle_jax.testing: there are no slots on TPU, where a program cannot call native code of the host. Test "
+        "order there with `jax.pure_callback` and `jax.experimental.io_callback`, which the host runs, or with "
+        "`entangle_jax.audit`; or use slots on the CPU: `with jax.default_device(jax.devices('cpu')[0])`."
+    )
+
+
+mlir.register_lowering(_native_p, _lower_for_tpu, platform="tpu")
 
 
 def _vary(x: jax.Array, axes: frozenset[str]) -> jax.Array:

@@ -85,6 +85,12 @@ pub(crate) struct Source {
     function: String,
 }
 
+impl From<entangle_audit::Source> for Source {
+    fn from(source: entangle_audit::Source) -> Self {
+        Self { file: source.file, line: source.line, function: source.function }
+    }
+}
+
 /// A native call. Calls from the same lines share the tuples that say so.
 #[pyclass(frozen, get_all, module = "entangle_jax._native")]
 pub(crate) struct Call {
@@ -113,6 +119,7 @@ pub(crate) struct Race {
     second: usize,
     handle: String,
     later_iteration_of: Option<String>,
+    loop_sources: Vec<Source>,
     unproven: Option<&'static str>,
 }
 
@@ -157,6 +164,15 @@ pub(crate) struct Graph {
 pub(crate) struct Lost {
     call: usize,
     merged_with: Option<usize>,
+    never_runs: bool,
+}
+
+/// A call that the compiled program makes outside of a loop that it was in.
+#[pyclass(frozen, get_all, module = "entangle_jax._native")]
+pub(crate) struct Moved {
+    call: usize,
+    to: usize,
+    out_of: Vec<Source>,
 }
 
 /// One program, read and followed.
@@ -168,6 +184,7 @@ impl Audit {
     /// Reads a serialized `HloModuleProto` or `HloProto`.
     #[new]
     #[pyo3(signature = (program, accesses, *, same=Vec::new(), pair_by_name=true))]
+    #[expect(clippy::needless_pass_by_value, reason = "made of a Python list")]
     fn new(
         py: Python<'_>,
         program: &[u8],
@@ -220,7 +237,7 @@ impl Audit {
             let place = made_once(py, &mut places, call.place.as_ptr(), || tuple(PyTuple::new(py, call.place.iter())))?;
             let sources = made_once(py, &mut sources, call.source.as_ptr(), || {
                 let lines = call.source.iter().cloned();
-                let lines = lines.map(|s| Py::new(py, Source { file: s.file, line: s.line, function: s.function }));
+                let lines = lines.map(|s| Py::new(py, Source::from(s)));
                 tuple(PyTuple::new(py, lines.collect::<PyResult<Vec<_>>>()?))
             })?;
             Ok(Call {
@@ -241,6 +258,11 @@ impl Audit {
         calls.collect()
     }
 
+    /// For each call, when the program makes it.
+    fn order_of_the_trace(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        away(py, || self.0.order_of_the_trace())
+    }
+
     /// What the calls touch.
     fn objects(&self, py: Python<'_>) -> PyResult<Vec<Object>> {
         let objects = away(py, || self.0.objects())?;
@@ -254,6 +276,7 @@ impl Audit {
             second: race.second,
             handle: race.handle,
             later_iteration_of: race.later_iteration_of,
+            loop_sources: race.loop_source.into_iter().map(Source::from).collect(),
             unproven: race.unproven.map(|unproven| match unproven {
                 Unproven::ControlEdge => "control edge",
                 Unproven::Schedule => "schedule",
@@ -273,6 +296,12 @@ impl Audit {
         later_iteration: bool,
     ) -> PyResult<Option<bool>> {
         away(py, || self.0.all_ordered(&firsts, &seconds, later_iteration))
+    }
+
+    /// Of each of these calls, in ascending order, the positions in the list of those that come before it by data.
+    #[expect(clippy::needless_pass_by_value, reason = "made of a Python list")]
+    fn before_each(&self, py: Python<'_>, calls: Vec<usize>) -> PyResult<Vec<Vec<usize>>> {
+        away(py, || self.0.before_each(&calls))
     }
 
     fn costs(&self, py: Python<'_>) -> PyResult<Vec<Cost>> {
@@ -296,7 +325,28 @@ impl Audit {
     /// Calls of this program, as written, that `compiled` lacks.
     fn lost(&self, py: Python<'_>, compiled: &Self) -> PyResult<Vec<Lost>> {
         let lost = away(py, || entangle_audit::lost(&self.0, &compiled.0))?;
-        Ok(lost.into_iter().map(|lost| Lost { call: lost.call, merged_with: lost.merged_with }).collect())
+        let lost = lost.into_iter().map(|lost| Lost {
+            call: lost.call,
+            merged_with: lost.merged_with,
+            never_runs: lost.never_runs,
+        });
+        Ok(lost.collect())
+    }
+
+    /// For each call of `compiled`, the call of this program, as written, that it was.
+    fn counterparts(&self, py: Python<'_>, compiled: &Self) -> PyResult<Vec<Option<usize>>> {
+        away(py, || entangle_audit::counterparts(&self.0, &compiled.0))
+    }
+
+    /// Calls of this program, as written, that `compiled` makes outside of a loop that they were in.
+    fn moved(&self, py: Python<'_>, compiled: &Self) -> PyResult<Vec<Moved>> {
+        let moved = away(py, || entangle_audit::moved(&self.0, &compiled.0))?;
+        let moved = moved.into_iter().map(|moved| Moved {
+            call: moved.call,
+            to: moved.to,
+            out_of: moved.out_of.into_iter().map(Source::from).collect(),
+        });
+        Ok(moved.collect())
     }
 }
 
@@ -307,6 +357,7 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Cost>()?;
     module.add_class::<Graph>()?;
     module.add_class::<Lost>()?;
+    module.add_class::<Moved>()?;
     module.add_class::<Object>()?;
     module.add_class::<PayloadLeaf>()?;
     module.add_class::<Race>()?;

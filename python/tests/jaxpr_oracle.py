@@ -157,11 +157,10 @@ class _Interpreter:
             (more,) = self.inner(params["cond_jaxpr"], [*cond, *carry], guard)
             guard = guard | more.after
             if not more.array:
-                ends = [
+                return [
                     one if any(one is other for other in start) else Value(one.array, one.after | more.after)
                     for one in carry
                 ]
-                return ends
             carry = self.inner(params["body_jaxpr"], [*body, *carry], guard)
 
     def _scan(self, params, operands, guard):

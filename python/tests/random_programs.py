@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from entangle_jax import entangle, testing
+from entangle_jax import Handle, entangle, testing
 
 NOISE = np.random.default_rng(0).integers(2**31, size=3_000, dtype=np.int32)
 
@@ -261,3 +261,110 @@ class _Writer:
         value, slope = jax.value_and_grad(function)(jnp.float32(2))
         self.calls += 1
         self._hand_on(handle, value, slope)
+
+
+# Right programs, through `Handle` alone.
+
+
+def handle_arguments():
+    """Two handles, the number of a slot, numbers of trips (none, and two), and work for delays."""
+    return (
+        Handle(testing.slot(1)),
+        Handle(testing.slot(2)),
+        jnp.arange(3, 5, dtype=jnp.int32),
+        jnp.int32(0),
+        jnp.int32(2),
+        jnp.asarray(NOISE),
+    )
+
+
+def handle_program(number):
+    """A right function of `handle_arguments()`. It returns all that was read, and the handles that are left."""
+
+    def function(*args):
+        return _HandleWriter(random.Random(number), args).write()
+
+    return function
+
+
+class _HandleWriter:
+    def __init__(self, rng, args):
+        self.rng = rng
+        a, b, slots, self.zero, self.two, self.noise = args
+        # An argument, an element of one, a constant: three kinds of object.
+        self.handles = (a, b, Handle(slots[1]), Handle(testing.slot(7)))
+        self.total = jnp.float32(0)
+        self.calls = 0
+
+    def write(self):
+        for _ in range(self.rng.randint(3, 8)):
+            self.statement(0)
+        return self.total, self.handles[:2]
+
+    def late(self):
+        x = self.noise
+        for i in range(self.rng.randrange(4)):
+            x = jnp.sort(x ^ (i + self.rng.randrange(99)))
+        return x
+
+    def statement(self, depth):
+        kinds = ["read", "read", "write"]
+        if depth < 3 and self.calls < 9:
+            kinds += ["loop", "loop", "branch", "jit", "checkpoint"]
+        kind = self.rng.choice(kinds)
+        if kind in {"read", "write"}:
+            self.access(kind)
+        else:
+            getattr(self, f"_{kind}")(depth)
+
+    def access(self, kind):
+        self.calls += 1
+        handles, which = list(self.handles), self.rng.randrange(4)
+        if kind == "read":
+            rest = [self.late()] if self.rng.random() < 0.6 else []
+            value, handles[which] = handles[which].read(testing.read, *rest)
+            self.total = self.total + value
+        else:
+            value = jnp.float32(self.calls) + (self.late()[0] >> 31).astype(jnp.float32)
+            _, handles[which] = handles[which].write(testing.write, value)
+        self.handles = tuple(handles)
+
+    def block(self, depth, state):
+        """A function of the handles and the total, to the same."""
+        count = self.rng.randint(1, 3)
+
+        def body(handles, total):
+            self.rng.setstate(state)  # a body may be traced more than once
+            outer = self.handles, self.total
+            self.handles, self.total = handles, total
+            for _ in range(count):
+                self.statement(depth + 1)
+            result, (self.handles, self.total) = (self.handles, self.total), outer
+            return result
+
+        return body
+
+    def _loop(self, depth):
+        kind = self.rng.choice(["fori", "none", "traced", "zero", "scan", "while"])
+        body = self.block(depth, self.rng.getstate())
+        start = (self.handles, self.total)
+        trips = {"fori": 2, "none": 0, "traced": self.two, "zero": self.zero}
+        if kind in trips:
+            end = lax.fori_loop(0, trips[kind], lambda _, c: body(*c), start)
+        elif kind == "scan":
+            end, _ = lax.scan(lambda c, _: (body(*c), None), start, length=2)
+        else:
+            _, end = lax.while_loop(lambda c: c[0] < self.two, lambda c: (c[0] + 1, body(*c[1])), (jnp.int32(0), start))
+        self.handles, self.total = end
+
+    def _branch(self, depth):
+        one = self.block(depth, self.rng.getstate())
+        other = self.block(depth, self.rng.getstate()) if self.rng.random() < 0.5 else lambda *c: c
+        predicate = self.total > 2 if self.rng.random() < 0.5 else self.two > 1
+        self.handles, self.total = lax.cond(predicate, one, other, self.handles, self.total)
+
+    def _jit(self, depth):
+        self.handles, self.total = jax.jit(self.block(depth, self.rng.getstate()))(self.handles, self.total)
+
+    def _checkpoint(self, depth):
+        self.handles, self.total = jax.checkpoint(self.block(depth, self.rng.getstate()))(self.handles, self.total)

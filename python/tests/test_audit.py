@@ -1,6 +1,7 @@
 """The audit finds every race, raises no false alarm, and says what entangle cost."""
 
 import dataclasses
+import functools
 import json
 import re
 import subprocess
@@ -390,7 +391,7 @@ def test_bad_arguments_are_refused():
         audit(step, TOKEN, writes={3: ["name"]})
     with pytest.raises(TypeError, match=r"writes\['scene'\] is 'name', wanted a list of targets"):
         audit(step, TOKEN, writes={"scene": "name"})
-    with pytest.raises(ValueError, match="operand 7 of target .* has 2 operand"):
+    with pytest.raises(ValueError, match=r"operand 7 of target .* has 2 operand"):
         audit(step, TOKEN, writes=[(testing.WRITE_TARGET, 7)])
 
 
@@ -567,6 +568,37 @@ def test_the_order_of_all_pairs_of_a_long_chain_is_soon_told():
 
 def test_a_fault_of_the_audit_is_an_error_that_asks_to_be_reported():
     program = jax.jit(step).lower(TOKEN).compiler_ir("hlo").as_serialized_hlo_module_proto()
+    known = _native.Audit(program, [_native.Access(writes=False, target=testing.READ_TARGET)])
     with pytest.raises(RuntimeError, match=r"a fault in entangle_jax.audit: index out of bounds.*; please report it"):
-        read_it = _native.Access(writes=False, target=testing.READ_TARGET)
-        _native.Audit(program, [read_it]).all_ordered([0], [7], False)
+        known.all_ordered([0], [7], False)
+
+
+class Model:
+    """An object with a jitted method."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, token):
+        return read(token), write(token, self.value())
+
+    def value(self):
+        return 1.0
+
+
+def test_a_jitted_method_is_audited_with_its_object():
+    assert len(audit(Model().step, TOKEN, **TARGETS).races) == 1
+    bound = functools.partial(jax.jit(lambda token, value: (read(token), write(token, value))), value=1.0)
+    assert len(audit(bound, TOKEN, **TARGETS).races) == 1
+
+
+def test_names_of_targets_are_not_handed_to_the_function():
+    for name in ("read", "write"):
+        for fn in (step, lambda token, **_: step(token), jax.jit(step).lower(TOKEN)):
+            arguments = () if isinstance(fn, jax.stages.Lowered) else (TOKEN,)
+            with pytest.raises(
+                TypeError,
+                match=rf"got `{name}=\['my_solve'\]`, which the function does not take: the native targets are given as "
+                rf"`{name}s`",
+            ):
+                audit(fn, *arguments, **{name: ["my_solve"]})
+    takes_it = lambda token, read: (testing.read(token), testing.write(token, read))
+    assert len(audit(takes_it, TOKEN, read=1.0, **TARGETS).races) == 1

@@ -1,12 +1,14 @@
 """`python -m entangle_jax audit`: XLA's dump files, and what a person says of the calls in them."""
 
+import gzip
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from entangle_jax import testing
+from entangle_jax import _audit_command, testing
 from entangle_jax.__main__ import main
 
 
@@ -98,9 +100,10 @@ def test_the_command_takes_resources_and_arguments_that_are_one(dump, capsys):
 
 def test_the_command_says_what_it_cannot_tell_of_arguments_without_names(dump, capsys):
     (after,) = dump.glob("*jit_unnamed*after_optimizations.hlo.pb")
-    assert command(after) == 0
-    assert "Say which are one with `--same 0,1`" in " ".join(capsys.readouterr().out.split())
+    assert command(after) == 2
+    assert "with `--same 0,1` on the command line" in capsys.readouterr().out
     assert command(after, "--same", "0,1") == 1
+    assert command(after, "--same", "none") == 0
     assert "--same" not in capsys.readouterr().out
 
 
@@ -135,3 +138,74 @@ def test_the_command_refuses_text_and_says_which_flag_writes_the_proto(dump, cap
     assert command(junk) == 2
     assert str(junk) in capsys.readouterr().err
     assert command(tmp_path / "missing.hlo.pb") == 2
+
+
+def field(number, content):
+    """A field of a protobuf message that holds another message."""
+    length, size = len(content), bytearray()
+    while length > 127:
+        size.append(length & 127 | 128)
+        length >>= 7
+    return bytes([number << 3 | 2, *size, length]) + content
+
+
+def test_the_command_reads_compressed_files_and_snapshots(dump, capsys, tmp_path):
+    (after,) = dump.glob("*jit_racy*after_optimizations.hlo.pb")
+    program = after.read_bytes()
+    snapshot = field(1, program) + field(2, b"")  # and the arguments, of which nothing is read
+    files = {
+        "racy.hlo.pb.gz": gzip.compress(program),
+        "racy.hlo_snapshot.pb": snapshot,
+        "racy.hlo_snapshot.pb.gz": gzip.compress(snapshot),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        assert command(tmp_path / name) == 1
+        assert "jit_racy (compiled): 1 race" in capsys.readouterr().out
+    (tmp_path / "cut.hlo.pb.gz").write_bytes(gzip.compress(program)[:-20])
+    assert command(tmp_path / "cut.hlo.pb.gz") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "cut.hlo.pb.gz: this is compressed with gzip, and damaged or cut short" in error
+
+
+def test_a_path_that_the_terminal_cannot_show_is_no_race(tmp_path):
+    script = tmp_path / "läufer.py"
+    script.write_text(
+        "import jax\n"
+        "from entangle_jax import testing as t\n"
+        "def racy(token): return t.read(token), t.write(token, 1.0)\n"
+        "def tidy(token): return t.read(token)\n"
+        "jax.block_until_ready((jax.jit(racy)(t.slot(0)), jax.jit(tidy)(t.slot(0))))\n",
+        encoding="utf-8",
+    )
+    flags = f"--xla_dump_to={tmp_path / 'dump'} --xla_dump_hlo_as_proto"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, script], check=True, env={**environment, "XLA_FLAGS": flags})
+    ascii_terminal = {**environment, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    options = [f"--reads={testing.READ_TARGET}", f"--writes={testing.WRITE_TARGET}", f"--svg={tmp_path / 'bild-ä.svg'}"]
+    shown = {}
+    for name, status in (("racy", 1), ("tidy", 0)):
+        files = [str(file) for file in (tmp_path / "dump").glob(f"*jit_{name}*.hlo.pb")]
+        done = subprocess.run(
+            [sys.executable, "-m", "entangle_jax", "audit", *files, *options],
+            env=ascii_terminal,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (status, "")
+        shown[name] = done.stdout
+    assert "l\\xe4ufer.py" in shown["racy"] or "l\\udcc3\\udca4ufer.py" in shown["racy"]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("a fault"), RecursionError("too deep"), KeyError("x")])
+def test_status_1_is_a_race_and_nothing_else(dump, capsys, monkeypatch, error):
+    def fail(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr(_audit_command, "audit_programs", fail)
+    assert command(*dump.glob("*jit_tidy*.hlo.pb")) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"entangle_jax audit: {type(error).__name__}")
+    assert said.count("\n") == 1

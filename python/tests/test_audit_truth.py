@@ -1,5 +1,7 @@
 """The audit proves nothing false: each program here was once called free of races, or a right one a race."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -233,7 +235,7 @@ def passed_through_nested(token, noise, count):
     value = read(token, late(noise))
 
     def inner(_, carry):
-        witness, seen = carry
+        witness, _ = carry
         return lax.cond(count > 1, lambda w: (w, value), lambda w: (w, value * 2), witness)
 
     def outer(_, carry):
@@ -342,7 +344,7 @@ def test_a_misspelt_name_is_no_proof(name):
 
 
 def test_reads_without_writes_are_no_proof():
-    with pytest.raises(ValueError, match="`reads` names targets and `writes` names none.*would find nothing"):
+    with pytest.raises(ValueError, match=r"`reads` names targets and `writes` names none.*would find nothing"):
         audit(both, TOKEN, reads=[testing.READ_TARGET])
 
 
@@ -373,7 +375,7 @@ def test_callbacks_are_one_object_unless_they_are_told_apart():
     assert len(audit(on_a_list(), FLOAT, writes={"log": [CALLBACK]}).races) == 1
     assert len(audit(on_a_list(), FLOAT, writes=[(CALLBACK, ())]).races) == 1
     assert audit(on_a_list(), FLOAT, writes={"log": [(CALLBACK, "index")]}).races == ()
-    with pytest.raises(ValueError, match="has 0 operand.*or name the resource that all of its calls touch"):
+    with pytest.raises(ValueError, match=r"has 0 operand.*or name the resource that all of its calls touch"):
         audit(on_a_list(), FLOAT, writes=[(CALLBACK, 0)])
 
 
@@ -429,9 +431,19 @@ def forgotten(handle):
     return read(handle.token), write(handle.fence, 1.0)
 
 
-def in_eqx(handle):
-    eqx = pytest.importorskip("equinox")
-    return eqx.filter_jit(forgotten).lower(handle)
+class Wrapper:
+    """As another library does it: jax is given the leaves, and the wrapper keeps how they belong together."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        return self.function(*args)
+
+    def lower(self, *args):
+        leaves, tree = jax.tree.flatten(args)
+        lowered = jax.jit(lambda leaves: self.function(*jax.tree.unflatten(tree, leaves))).lower(leaves)
+        return SimpleNamespace(lowered=lowered)
 
 
 def in_pmap(handle):
@@ -443,7 +455,6 @@ WITHOUT_NAMES = {
     "nested": lambda handle: jax.jit(lambda x, tree: forgotten(tree["h"][0])).lower(3.0, {"h": [handle], "g": handle}),
     "keywords": lambda handle: jax.jit(lambda *, h: forgotten(h)).lower(h=handle),
     "pmap": in_pmap,
-    "filter_jit": in_eqx,
     "compiled": lambda handle: jax.jit(forgotten).lower(handle).compile(),
 }
 
@@ -453,6 +464,19 @@ def test_a_forgotten_handle_is_found_whatever_its_arguments_are_called(name):
     report = audit(WITHOUT_NAMES[name](Handle(testing.slot(0))), **TARGETS)
     assert report.races
     assert not report.unnamed_arguments
+
+
+def test_a_forgotten_handle_is_found_behind_another_library():
+    handle = Handle(testing.slot(0))
+    assert audit(Wrapper(forgotten), handle, **TARGETS).races
+    # Its lowered program does not say which leaves belong together.
+    lowered = Wrapper(forgotten).lower(handle)
+    report = audit(lowered, **TARGETS)
+    assert report.unnamed_arguments
+    assert "Say which are one object with `same=[(0, 1)]`" in str(report)
+    with pytest.raises(ValueError, match="this is no proof"):
+        report.raise_if_races()
+    assert audit(lowered, **TARGETS, same=[(0, 1)]).races
 
 
 def test_two_handles_are_two_objects():

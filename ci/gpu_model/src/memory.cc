@@ -221,7 +221,7 @@ DRIVER cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream) { ENTER(); 
 DRIVER cuMemFree_v2(CUdeviceptr address) {
   ENTER();
   if (CUresult error = forbidden_in_capture(__func__)) return error;
-  wait_for_all(nullptr);  // the driver waits for whatever runs
+  if (current_context()) wait_for_all(current_context());  // the driver waits for what runs on the device
   return release(address);
 }
 DRIVER cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
@@ -240,7 +240,6 @@ DRIVER cuMemHostAlloc(void** address, size_t bytes, unsigned) {
 }
 DRIVER cuMemFreeHost(void* address) {
   ENTER();
-  wait_for_all(nullptr);
   return release(reinterpret_cast<CUdeviceptr>(address));
 }
 DRIVER cuMemHostRegister_v2(void*, size_t, unsigned) { ENTER(); return CUDA_SUCCESS; }

@@ -62,7 +62,7 @@ pub struct Call {
     pub place: Arc<[String]>,
     /// Where it comes from, the innermost line first; empty where the module does not say. Shared by all calls from there.
     pub source: Arc<[Source]>,
-    /// JAX's name for it, such as `jit(step)/ffi_call`.
+    /// JAX's name for it, such as `jit(step)/ffi_call`, with those of the functions around it.
     pub op_name: String,
     /// The objects that it touches, by their positions in [`Audit::objects`]: what it reads, and what it writes.
     pub reads: Vec<usize>,
@@ -157,7 +157,7 @@ impl Audit {
                         .entry((site.context, instruction.line()))
                         .or_insert_with(|| audit.sources(site.instruction, site.context).into())
                         .clone(),
-                    op_name: instruction.op_name.clone(),
+                    op_name: audit.whole_name(site.instruction, site.context),
                     reads: positions(&touched.reads),
                     writes: positions(&touched.writes),
                 }
@@ -170,6 +170,36 @@ impl Audit {
     #[must_use]
     pub fn calls(&self) -> &[Call] {
         &self.calls
+    }
+
+    /// For each call, when the program makes it: the order in which it was traced. Only of a program that is not optimized.
+    #[must_use]
+    pub fn order_of_the_trace(&self) -> Vec<usize> {
+        let instructions = &self.module.instructions;
+        let contexts = &self.dependence.contexts;
+        let place = |call: &crate::graph::CallSite| {
+            let mut place = vec![(instructions[call.instruction].id, 0)];
+            let mut context = contexts[call.context as usize];
+            while context.part != Part::Entry {
+                let part = match context.part {
+                    Part::Entry | Part::Whole | Part::Condition => 0,
+                    Part::Body => 1,
+                    Part::Branch { branch, .. } => branch,
+                };
+                place.push((instructions[context.caller].id, part));
+                context = contexts[context.parent as usize];
+            }
+            place.reverse();
+            place
+        };
+        let places: Vec<Vec<(i64, u32)>> = self.dependence.calls.iter().map(place).collect();
+        let mut calls: Vec<usize> = (0..places.len()).collect();
+        calls.sort_by(|&a, &b| places[a].cmp(&places[b]));
+        let mut order = vec![0; calls.len()];
+        for (position, call) in calls.into_iter().enumerate() {
+            order[call] = position;
+        }
+        order
     }
 
     /// The objects that the calls touch. Which of them were taken for different ones is an assumption, which no program can prove.
@@ -190,7 +220,7 @@ impl Audit {
     }
 
     /// The lines of an instruction and of the calls around it. Before optimization a function's instructions know only the lines inside it.
-    fn sources(&self, instruction: usize, context: u32) -> Vec<Source> {
+    pub(crate) fn sources(&self, instruction: usize, context: u32) -> Vec<Source> {
         let mut sources = self.module.sources(&self.module.instructions[instruction]);
         let mut context = self.dependence.contexts[context as usize];
         while context.part != Part::Entry && sources.len() < MAX_PLACES {
@@ -201,6 +231,23 @@ impl Audit {
             context = self.dependence.contexts[context.parent as usize];
         }
         sources
+    }
+
+    /// JAX's name for an instruction. Before optimization, inside of a function it begins there: then those of the calls around it come first.
+    fn whole_name(&self, instruction: usize, context: u32) -> String {
+        let mut name = self.module.instructions[instruction].op_name.clone();
+        let mut context = self.dependence.contexts[context as usize];
+        for _ in 0..MAX_PLACES {
+            if context.part == Part::Entry {
+                break;
+            }
+            let around = &self.module.instructions[context.caller].op_name;
+            if !around.is_empty() && around.split('/').next() != name.split('/').next() {
+                name = format!("{around}/{name}");
+            }
+            context = self.dependence.contexts[context.parent as usize];
+        }
+        name
     }
 
     fn place(&self, context: u32) -> Vec<String> {

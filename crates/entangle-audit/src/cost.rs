@@ -20,9 +20,9 @@ pub struct Cost {
     pub witnesses: usize,
     /// Witnesses that order nothing, counted among all operands: they are constants in the compiled program, or have no elements.
     pub dropped_witnesses: Vec<usize>,
-    /// The transposes right before and after the call, copies that change the layout among them.
+    /// The transposes right before and after the call with their lines, copies that change the layout among them.
     pub transposes: Vec<String>,
-    /// The collectives right before and after the call.
+    /// The collectives right before and after the call, with their lines.
     pub collectives: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub enum CopyReason {
     PassedTwice,
     /// Its value from before the call is used elsewhere.
     StillUsed {
-        /// One instruction that uses it; `the result` if the program returns it.
+        /// One operation that uses it, with its line; `the result` if the program returns it.
         by: String,
     },
     /// It is a constant, which must not be written over.
@@ -127,7 +127,8 @@ impl Audit {
         let mut around: Vec<Node> = operands.iter().map(|&(_, node)| self.through(node)).collect();
         around.extend(self.users(site.node));
         let names = |wanted: &dyn Fn(Node) -> bool| {
-            let mut names: Vec<String> = around.iter().copied().filter(|&n| wanted(n)).map(|n| self.name(n)).collect();
+            let mut names: Vec<String> =
+                around.iter().copied().filter(|&n| wanted(n)).map(|n| self.described(n)).collect();
             names.sort_unstable();
             names.dedup();
             names
@@ -176,7 +177,7 @@ impl Audit {
         }
         let other = self.users_of(source);
         if let Some(user) = other.filter(|&user| user != copy && !self.leads_only_to(user, copy)).last() {
-            return CopyReason::StillUsed { by: self.name(user) };
+            return CopyReason::StillUsed { by: self.described(user) };
         }
         if self.changes_layout(copy) { CopyReason::Layout } else { CopyReason::Unknown }
     }
@@ -259,6 +260,17 @@ impl Audit {
 
     fn opcode(&self, node: Node) -> Opcode {
         self.dependence.instruction(&self.module, node).opcode
+    }
+
+    /// What it is and which line it comes from; the instruction's name where the module does not say.
+    fn described(&self, node: Node) -> String {
+        let value = self.dependence.graph[node];
+        let instruction = self.dependence.instruction(&self.module, node);
+        let what = instruction.op_name.rsplit('/').next().unwrap_or_default();
+        match self.sources(value.instruction as usize, value.context).first() {
+            Some(line) if !what.is_empty() => format!("{what} at {}:{}", line.file, line.line),
+            _ => instruction.name.clone(),
+        }
     }
 
     fn name(&self, node: Node) -> String {

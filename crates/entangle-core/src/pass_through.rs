@@ -1,9 +1,6 @@
 //! The body of `entangle`.
 
-use xla_ffi::{Arg, Buffer, Call, Code, Error, Ret};
-
-/// `XLA_FFI_DataType_TOKEN`: a value that is there to be depended on, and has no bytes.
-const TOKEN: i32 = 17;
+use xla_ffi::{Arg, Buffer, Call, Code, DType, Error, Ret};
 
 /// Does nothing, after checking that nothing is what has to be done.
 ///
@@ -47,7 +44,7 @@ fn look_closer(call: &Call<'_>) -> Result<(), Error> {
 
 fn not_aliased(leaf: usize, leaves: usize, operand: Buffer<'_, Arg>, result: Buffer<'_, Ret>) -> Result<(), Error> {
     // Buffers without elements and XLA tokens need no memory, and XLA gives them any.
-    if result.elements()? == 0 || result.dtype() == TOKEN {
+    if result.elements()? == 0 || result.dtype() == DType::TOKEN {
         return Ok(());
     }
     Err(Error::new(

@@ -22,6 +22,16 @@ impl Stream {
     /// Calls the driver with the stream's own context on this thread, which may have none, or that of another device.
     /// None of the three calls around it is work of the stream, so all of it may happen while the stream is captured.
     fn in_context<R>(&self, call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+        self.push_context()?;
+        let outcome = call();
+        let restored = pop_context();
+        let value = outcome?;
+        restored?;
+        Ok(value)
+    }
+
+    #[inline(never)] // there once, not in each operation
+    fn push_context(&self) -> Result<(), String> {
         open()?;
         let mut context = core::ptr::null_mut();
         // SAFETY: the stream lives (XLA gave it for this call).
@@ -29,15 +39,16 @@ impl Stream {
             .result()
             .map_err(|error| failed("cuStreamGetCtx", error))?;
         // SAFETY: the context of a living stream.
-        unsafe { sys::cuCtxPushCurrent_v2(context) }.result().map_err(|error| failed("cuCtxPushCurrent", error))?;
-        let outcome = call();
-        let mut popped = core::ptr::null_mut();
-        // SAFETY: takes off what was just put on; the thread's own context is current again.
-        let restored = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }.result();
-        let value = outcome?;
-        restored.map_err(|error| failed("cuCtxPopCurrent", error))?;
-        Ok(value)
+        unsafe { sys::cuCtxPushCurrent_v2(context) }.result().map_err(|error| failed("cuCtxPushCurrent", error))
     }
+}
+
+/// Takes off what `push_context` has put on; the thread's own context is current again.
+#[inline(never)] // as above
+fn pop_context() -> Result<(), String> {
+    let mut popped = core::ptr::null_mut();
+    // SAFETY: the pointer is to a context.
+    unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }.result().map_err(|error| failed("cuCtxPopCurrent", error))
 }
 
 /// An error unless the driver is there.

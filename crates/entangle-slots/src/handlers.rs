@@ -55,7 +55,7 @@ pub unsafe extern "C" fn write<S: OfCall + Stream, const IN_GRAPH: bool>(
 fn enqueue_read(call: &Call<'_>, stream: &dyn Stream, pool: &'static Pool) -> Result<(), Error> {
     let token = scalar::<i32>("operand 0", call.args()?.get(0)?)?;
     let result = scalar::<f32>("the result", call.rets()?.get(0)?)?;
-    let label = call.attr_str("label")?;
+    let label = call.attributes()?.get("label")?;
     // SAFETY: addresses of scalars of 4 bytes on the platform; XLA keeps them until its stream has passed this call.
     unsafe { stream::read(stream, pool, token, result, label) }.map_err(unavailable)
 }
@@ -65,7 +65,7 @@ fn enqueue_write(call: &Call<'_>, stream: &dyn Stream, pool: &'static Pool) -> R
     let token = scalar::<i32>("operand 0", args.get(0)?)?;
     let value = scalar::<f32>("operand 1", args.get(1)?)?;
     let result = scalar::<i32>("the result", rets.get(0)?)?;
-    let label = call.attr_str("label")?;
+    let label = call.attributes()?.get("label")?;
     // SAFETY: as above.
     unsafe { stream::write(stream, pool, token, value, result, label) }.map_err(unavailable)
 }
@@ -77,11 +77,7 @@ fn scalar<T: Element>(what: &str, buffer: Buffer<'_, impl Role>) -> Result<*mut 
     if buffer.dtype() == T::DTYPE && buffer.dims().is_empty() && can_be_there {
         return Ok(data);
     }
-    let wanted = core::any::type_name::<T>();
-    Err(Error::new(
-        Code::InvalidArgument,
-        format!("{what} is {buffer} at {data:p}, wanted a scalar of type {} ({wanted})", T::DTYPE),
-    ))
+    Err(Error::new(Code::InvalidArgument, format!("{what} is {buffer} at {data:p}, wanted {}[]", T::DTYPE)))
 }
 
 fn unavailable(driver: String) -> Error {

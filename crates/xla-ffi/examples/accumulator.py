@@ -48,7 +48,7 @@ assert after == 66.0, after
 try:
     jax.block_until_ready(total(jnp.int32(-1)))
 except jax.errors.JaxRuntimeError as error:
-    assert "accumulator: operand 0 is" in str(error), error
+    assert "accumulator: the token is -1, wanted 0 or more" in str(error), error
 else:
     raise AssertionError("a negative token is an error")
 print("accumulator: right")

@@ -218,7 +218,7 @@ fn panic_error(panic: Box<dyn Any + Send>) -> Error {
     Error::new(Code::Internal, format!("the handler panicked: {}", panic_text(panic)))
 }
 
-fn panic_text(panic: Box<dyn Any + Send>) -> String {
+pub(crate) fn panic_text(panic: Box<dyn Any + Send>) -> String {
     let panic = match panic.downcast::<&str>() {
         Ok(text) => return (*text).to_owned(),
         Err(panic) => panic,

@@ -5,11 +5,23 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
+use crate::attribute::Attributes;
+use crate::element::{DType, Element};
 use crate::error::{Code, Error};
 use crate::ffi::{self, Mirror, SetByRuntime};
+use crate::view::Dims;
+
+/// A function of the runtime by its field in [`ffi::Api`], or an error that names it.
+macro_rules! function {
+    ($call:expr, $field:ident, $name:literal) => {
+        // SAFETY: offset and type are those of one field.
+        unsafe { $call.function_at(core::mem::offset_of!($crate::ffi::Api, $field), |api| api.$field, $name) }
+    };
+}
+pub(crate) use function;
 
 /// Whether a value can stand there at all: neither null nor misaligned.
-fn can_be_read<T>(ptr: *const T) -> bool {
+pub(crate) fn can_be_read<T>(ptr: *const T) -> bool {
     !ptr.is_null() && ptr.is_aligned()
 }
 
@@ -93,7 +105,7 @@ impl Stage {
     }
 
     #[inline]
-    const fn as_c(self) -> c_int {
+    pub(crate) const fn as_c(self) -> c_int {
         self as c_int
     }
 }
@@ -179,39 +191,13 @@ impl<'a> Call<'a> {
         unsafe { Buffers::open(struct_size, size, types, items) }
     }
 
-    /// The string attribute of that name, or `None` if there is none.
+    /// The attributes.
     ///
     /// # Errors
-    /// The attribute is no string, or the frame is malformed.
-    pub fn attr_str(&self, name: &str) -> Result<Option<&'a str>, Error> {
-        let attrs = &self.frame.attrs;
-        let count = usize::try_from(attrs.size).map_err(|_| Error::frame(format_args!("{} attributes", attrs.size)))?;
-        if attrs.struct_size < ffi::Attrs::END
-            || (count > 0 && !(can_be_read(attrs.types) && can_be_read(attrs.names) && can_be_read(attrs.attrs)))
-        {
-            return Err(Error::frame("XLA_FFI_Attrs is too short or has null or misaligned pointers"));
-        }
-        for i in 0..count {
-            // SAFETY: the list has `count` names, and can be read.
-            let key = unsafe { text(*attrs.names.add(i)) }?;
-            if key != name {
-                continue;
-            }
-            // SAFETY: the list has `count` types, and can be read.
-            let kind = unsafe { *attrs.types.add(i) };
-            if kind != ffi::ATTR_STRING {
-                return Err(Error::new(
-                    Code::InvalidArgument,
-                    format!(
-                        "attribute `{name}` has type {kind} of XLA_FFI_AttrType, wanted {} (a string)",
-                        ffi::ATTR_STRING
-                    ),
-                ));
-            }
-            // SAFETY: the list has `count` values; one of type string is a byte span.
-            return unsafe { text((*attrs.attrs.add(i)).cast()) }.map(Some);
-        }
-        Ok(None)
+    /// The frame is malformed.
+    pub fn attributes(&self) -> Result<Attributes<'a>, Error> {
+        // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
+        unsafe { Attributes::open(&self.frame.attrs) }
     }
 
     /// The stream on which the call runs, of the platform's own type. There is none on the host.
@@ -227,22 +213,109 @@ impl<'a> Call<'a> {
                 ),
             )
         };
-        // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
-        let api = unsafe { open(self.frame.api) }?;
-        let get = api.stream_get.ok_or_else(|| wrong_platform("the runtime has no XLA_FFI_Stream_Get"))?;
-        let mut args = ffi::StreamGetArgs {
-            struct_size: ffi::StreamGetArgs::END,
-            extension_start: core::ptr::null_mut(),
-            ctx: self.frame.ctx,
-            stream: core::ptr::null_mut(),
-        };
+        let get = function!(self, stream_get, "XLA_FFI_Stream_Get").map_err(|error| match error.code() {
+            Code::Unimplemented => wrong_platform(error.message()),
+            _ => error,
+        })?;
+        let mut args = ffi::StreamGetArgs::new();
+        args.ctx = self.frame.ctx;
         // SAFETY: the runtime's own function, with the context that it gave.
-        let error = unsafe { get(&raw mut args) };
-        if !error.is_null() {
-            // SAFETY: the error was just made by this runtime and is owned here.
-            return Err(wrong_platform(&unsafe { take_message(api, error) }));
-        }
+        unsafe { self.ask(get, &raw mut args) }.map_err(|error| wrong_platform(error.message()))?;
         NonNull::new(args.stream).ok_or_else(|| wrong_platform("the runtime gave a null stream"))
+    }
+
+    pub(crate) fn copy(&self) -> Self {
+        Self { frame: self.frame }
+    }
+
+    pub(crate) fn context(&self) -> *mut ffi::Context {
+        self.frame.ctx
+    }
+
+    pub(crate) fn stage_number(&self) -> c_int {
+        self.frame.stage
+    }
+
+    /// Which runtime it is.
+    pub(crate) fn api_address(&self) -> usize {
+        self.frame.api.addr()
+    }
+
+    /// A function of the runtime's table, which may be shorter than this crate's.
+    ///
+    /// # Safety
+    /// `offset` is where [`ffi::Api`] has a field of that type.
+    pub(crate) unsafe fn function_at<F: Copy>(
+        &self,
+        offset: usize,
+        _: fn(&ffi::Api) -> Option<F>,
+        name: &str,
+    ) -> Result<F, Error> {
+        let api = self.frame.api;
+        if !can_be_read(api) {
+            return Err(bad_pointer("XLA_FFI_Api", api.cast()));
+        }
+        // SAFETY: a table starts with its size.
+        let size = unsafe { (&raw const (*api).struct_size).read() };
+        let function = if size < offset + size_of::<usize>() {
+            None
+        } else {
+            // SAFETY: the table is long enough to have it, and it is of that type, says the caller.
+            unsafe { api.byte_add(offset).cast::<Option<F>>().read() }
+        };
+        function.ok_or_else(|| Error::new(Code::Unimplemented, format!("the runtime has no {name}")))
+    }
+
+    /// Calls a function of the runtime.
+    ///
+    /// # Errors
+    /// What the runtime reports.
+    ///
+    /// # Safety
+    /// The function is of the runtime of this call, and takes these arguments.
+    pub(crate) unsafe fn ask<A>(
+        &self,
+        function: unsafe extern "C" fn(*mut A) -> *mut ffi::Error,
+        args: *mut A,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's contract.
+        let error = unsafe { function(args) };
+        // SAFETY: an error was just made by this runtime and is owned here.
+        if error.is_null() { Ok(()) } else { Err(unsafe { self.take_error(error) }) }
+    }
+
+    /// An error that the runtime returned, which is freed.
+    ///
+    /// # Safety
+    /// It was made by the runtime of this call and belongs to the caller.
+    unsafe fn take_error(&self, error: *mut ffi::Error) -> Error {
+        let mut taken = Error::new(Code::Internal, "no message");
+        if let Ok(details) = function!(self, error_get_details, "XLA_FFI_Error_GetDetails") {
+            /// With room for what FFI API 0.5 added: the error's code.
+            #[repr(C)]
+            struct Args {
+                known: ffi::ErrorGetDetailsArgs,
+                code: c_int,
+            }
+            let mut args = Args { known: ffi::ErrorGetDetailsArgs::new(), code: 0 };
+            args.known.struct_size = size_of::<Args>();
+            args.known.error = error;
+            // SAFETY: the runtime's own function, with its own error.
+            unsafe { details((&raw mut args).cast()) };
+            let message = args.known.message;
+            if !message.is_null() {
+                // SAFETY: null-terminated, and alive until the error is destroyed below.
+                let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
+                taken = Error::new(Code::from_c(args.code).unwrap_or(Code::Internal), message);
+            }
+        }
+        if let Ok(destroy) = function!(self, error_destroy, "XLA_FFI_Error_Destroy") {
+            let mut args = ffi::ErrorDestroyArgs::new();
+            args.error = error;
+            // SAFETY: the runtime's own function; the error is not used after it.
+            unsafe { destroy(&raw mut args) };
+        }
+        taken
     }
 }
 
@@ -265,7 +338,7 @@ fn wrong_stage(frame: &ffi::CallFrame, stages: &[Stage]) -> Error {
 ///
 /// # Safety
 /// `span` is null or points to a byte span whose bytes can be read for `'a`.
-unsafe fn text<'a>(span: *const ffi::ByteSpan) -> Result<&'a str, Error> {
+pub(crate) unsafe fn text<'a>(span: *const ffi::ByteSpan) -> Result<&'a str, Error> {
     if !can_be_read(span) {
         return Err(Error::frame(format_args!("an attribute's name or text is at {span:p}")));
     }
@@ -280,48 +353,6 @@ unsafe fn text<'a>(span: *const ffi::ByteSpan) -> Result<&'a str, Error> {
     // SAFETY: the runtime says that `len` bytes stand at `ptr`.
     let bytes = unsafe { core::slice::from_raw_parts(span.ptr.cast::<u8>(), span.len) };
     core::str::from_utf8(bytes).map_err(|_| Error::frame("an attribute's name or text is not UTF-8"))
-}
-
-/// The message of an error that the runtime returned; frees the error.
-///
-/// # Safety
-/// `error` was made by the runtime behind `api` and belongs to the caller.
-unsafe fn take_message(api: &ffi::Api, error: *mut ffi::Error) -> String {
-    let mut message = String::from("no message");
-    if let Some(details) = api.error_get_details {
-        /// With room for what FFI API 0.5 added: the error's code.
-        #[repr(C)]
-        struct Args {
-            known: ffi::ErrorGetDetailsArgs,
-            room: [u64; 1],
-        }
-        let mut args = Args {
-            known: ffi::ErrorGetDetailsArgs {
-                struct_size: size_of::<Args>(),
-                extension_start: core::ptr::null_mut(),
-                error,
-                message: core::ptr::null(),
-            },
-            room: [0],
-        };
-        // SAFETY: the runtime's own function, with its own error.
-        unsafe { details((&raw mut args).cast()) };
-        let message_of_runtime = args.known.message;
-        if !message_of_runtime.is_null() {
-            // SAFETY: null-terminated, and alive until the error is destroyed below.
-            message = unsafe { CStr::from_ptr(message_of_runtime) }.to_string_lossy().into_owned();
-        }
-    }
-    if let Some(destroy) = api.error_destroy {
-        let mut args = ffi::ErrorDestroyArgs {
-            struct_size: ffi::ErrorDestroyArgs::END,
-            extension_start: core::ptr::null_mut(),
-            error,
-        };
-        // SAFETY: the runtime's own function; the error is not used after it.
-        unsafe { destroy(&raw mut args) };
-    }
-    message
 }
 
 /// Of operands: they may be read, and never written. XLA may have put them into read-only memory, or use them elsewhere.
@@ -455,10 +486,10 @@ pub struct Buffer<'a, R> {
 }
 
 impl<'a, R: Role> Buffer<'a, R> {
-    /// The value of `xla::PrimitiveType` that names its element type.
+    /// Its element type.
     #[must_use]
-    pub fn dtype(&self) -> i32 {
-        self.buffer.dtype
+    pub fn dtype(&self) -> DType {
+        DType(self.buffer.dtype)
     }
 
     /// Its dimensions.
@@ -492,14 +523,10 @@ impl<'a, R: Role> Buffer<'a, R> {
 
     /// Where elements in host memory are, if they are of that type and can be there.
     fn host_elements<T: Element>(&self) -> Result<*mut T, Error> {
-        if self.buffer.dtype != T::DTYPE {
+        if self.dtype() != T::DTYPE {
             return Err(Error::new(
                 Code::InvalidArgument,
-                format!(
-                    "a buffer is {self}, wanted elements of type {} of xla::PrimitiveType ({})",
-                    T::DTYPE,
-                    core::any::type_name::<T>()
-                ),
+                format!("a buffer is {self}, wanted elements of type {}", T::DTYPE),
             ));
         }
         let data = self.buffer.data.cast::<T>();
@@ -556,14 +583,12 @@ impl Buffer<'_, Ret> {
 
 impl<R: Role> fmt::Display for Buffer<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "type {} of xla::PrimitiveType, dimensions {:?}", self.buffer.dtype, self.dims())
+        write!(f, "{}{}", self.dtype(), Dims(self.dims()))
     }
 }
 
 mod sealed {
     use crate::ffi;
-
-    pub trait Element {}
 
     pub trait Role {
         /// For messages: what each is, and the C struct that lists them.
@@ -584,20 +609,3 @@ mod sealed {
         const LIST_END: usize = ffi::Rets::END;
     }
 }
-
-/// A Rust type with the same bits as an XLA element type.
-pub trait Element: Copy + sealed::Element {
-    /// Its value of `xla::PrimitiveType`.
-    const DTYPE: i32;
-}
-
-macro_rules! elements {
-    ($($type:ty = $dtype:literal),*) => {
-        $(impl sealed::Element for $type {}
-        impl Element for $type {
-            const DTYPE: i32 = $dtype;
-        })*
-    };
-}
-
-elements!(i8 = 2, i16 = 3, i32 = 4, i64 = 5, u8 = 6, u16 = 7, u32 = 8, u64 = 9, f32 = 11, f64 = 12);

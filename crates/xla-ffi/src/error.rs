@@ -7,21 +7,67 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Code {
+    /// The operation was cancelled.
+    Cancelled = 1,
+    /// An error of no known kind.
+    Unknown = 2,
     /// The caller passed something that the handler does not take.
     InvalidArgument = 3,
+    /// It took too long.
+    DeadlineExceeded = 4,
+    /// What was asked for is not there.
+    NotFound = 5,
+    /// What was to be made is there already.
+    AlreadyExists = 6,
+    /// The caller may not do that.
+    PermissionDenied = 7,
+    /// There is no memory, or no other resource, left.
+    ResourceExhausted = 8,
     /// The program or the system is not in the state that the handler needs.
     FailedPrecondition = 9,
+    /// The operation was given up, for example because another one interfered.
+    Aborted = 10,
+    /// A number is beyond what is allowed.
+    OutOfRange = 11,
     /// The handler does not do what it was asked to do.
     Unimplemented = 12,
     /// A contract between the runtime and the handler was broken.
     Internal = 13,
     /// Something that the handler needs is not there at the moment.
     Unavailable = 14,
+    /// Data is lost or damaged.
+    DataLoss = 15,
+    /// The caller is not who it has to be.
+    Unauthenticated = 16,
 }
 
 impl Code {
+    /// All of them, in the order of their numbers, which begin at 1.
+    pub const ALL: [Self; 16] = [
+        Self::Cancelled,
+        Self::Unknown,
+        Self::InvalidArgument,
+        Self::DeadlineExceeded,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::PermissionDenied,
+        Self::ResourceExhausted,
+        Self::FailedPrecondition,
+        Self::Aborted,
+        Self::OutOfRange,
+        Self::Unimplemented,
+        Self::Internal,
+        Self::Unavailable,
+        Self::DataLoss,
+        Self::Unauthenticated,
+    ];
+
     pub(crate) fn as_c(self) -> c_int {
         self as c_int
+    }
+
+    pub(crate) fn from_c(code: c_int) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_c() == code)
     }
 }
 

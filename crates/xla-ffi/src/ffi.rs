@@ -51,8 +51,8 @@ pub(crate) unsafe trait SetByRuntime: Mirror {}
 unsafe impl SetByRuntime for CallFrame {}
 // SAFETY: as above.
 unsafe impl SetByRuntime for Buffer {}
-// SAFETY: the runtime's table of functions.
-unsafe impl SetByRuntime for Api {}
+// SAFETY: as above.
+unsafe impl SetByRuntime for Attrs {}
 // SAFETY: the handler writes to the `Metadata` that the second one points to, not to the extension.
 unsafe impl SetByRuntime for Extension {}
 // SAFETY: as above.
@@ -75,6 +75,8 @@ unset! {
     <> c_int = 0;
     <> u32 = 0;
     <> i64 = 0;
+    <> TypeId = TypeId { type_id: 0 };
+    <> ByteSpan = ByteSpan { ptr: ptr::null(), len: 0 };
     <> usize = 0;
     <T> *const T = ptr::null();
     <T> *mut T = ptr::null_mut();
@@ -280,6 +282,220 @@ mirror! {
     }
 
     /// ```c
+    /// struct XLA_FFI_TypeInfo {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   void (*deleter)(void* object);
+    /// };
+    /// ```
+    "XLA_FFI_TypeInfo" TypeInfo {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Frees an object of the type.
+        "deleter" deleter: Option<unsafe extern "C" fn(*mut c_void)>,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Type_Register_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_ByteSpan name;
+    ///   XLA_FFI_TypeId* type_id;  // in-out
+    ///   const XLA_FFI_TypeInfo* type_info;
+    /// };
+    /// ```
+    "XLA_FFI_Type_Register_Args" TypeRegisterArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Different for each type of the process.
+        "name" name: ByteSpan,
+        /// 0 asks the runtime for a number.
+        "type_id" type_id: *mut TypeId,
+        /// What the runtime can do with objects of the type.
+        "type_info" type_info: *const TypeInfo,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_State_Set_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   XLA_FFI_ExecutionStage stage;
+    ///   XLA_FFI_TypeId* type_id;
+    ///   void* state;
+    /// };
+    /// ```
+    "XLA_FFI_State_Set_Args" StateSetArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// The stage of the call.
+        "stage" stage: c_int,
+        /// The type of the state.
+        "type_id" type_id: *mut TypeId,
+        /// Taken by the runtime.
+        "state" state: *mut c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_State_Get_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   XLA_FFI_ExecutionStage stage;
+    ///   XLA_FFI_TypeId* type_id;
+    ///   void* state;  // out
+    /// };
+    /// ```
+    "XLA_FFI_State_Get_Args" StateGetArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// The stage in which the state was made.
+        "stage" stage: c_int,
+        /// The type of the state.
+        "type_id" type_id: *mut TypeId,
+        /// Written by the runtime, which keeps it.
+        "state" state: *mut c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_DeviceMemory_Allocate_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   size_t size;
+    ///   size_t alignment;
+    ///   void* data;  // out
+    /// };
+    /// ```
+    "XLA_FFI_DeviceMemory_Allocate_Args" DeviceMemoryAllocateArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// In bytes.
+        "size" size: usize,
+        /// In bytes.
+        "alignment" alignment: usize,
+        /// Written by the runtime.
+        "data" data: *mut c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_DeviceMemory_Free_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   size_t size;
+    ///   void* data;
+    /// };
+    /// ```
+    "XLA_FFI_DeviceMemory_Free_Args" DeviceMemoryFreeArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// As it was allocated.
+        "size" size: usize,
+        /// As it was allocated.
+        "data" data: *mut c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_ThreadPool_Schedule_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   XLA_FFI_Task* task;  // void (void* data)
+    ///   void* data;
+    /// };
+    /// ```
+    "XLA_FFI_ThreadPool_Schedule_Args" ThreadPoolScheduleArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// Run once, with `data`.
+        "task" task: Option<unsafe extern "C" fn(*mut c_void)>,
+        /// Handed to the task.
+        "data" data: *mut c_void,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_ThreadPool_NumThreads_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   int64_t* num_threads;  // out
+    /// };
+    /// ```
+    "XLA_FFI_ThreadPool_NumThreads_Args" ThreadPoolNumThreadsArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// Where the runtime writes the number.
+        "num_threads" num_threads: *mut i64,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_RunId_Get_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   int64_t run_id;  // out
+    /// };
+    /// ```
+    "XLA_FFI_RunId_Get_Args" RunIdGetArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// Written by the runtime.
+        "run_id" run_id: i64,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_DeviceOrdinal_Get_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_InvokeContext* ctx;
+    ///   int32_t device_ordinal;  // out
+    /// };
+    /// ```
+    "XLA_FFI_DeviceOrdinal_Get_Args" DeviceOrdinalGetArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// The context of the call.
+        "ctx" ctx: *mut Context,
+        /// Written by the runtime.
+        "device_ordinal" device_ordinal: i32,
+    }
+
+    /// ```c
     /// struct XLA_FFI_Buffer {
     ///   size_t struct_size;
     ///   XLA_FFI_InternalExtension* extension_start;
@@ -365,11 +581,11 @@ mirror! {
         "extension_start" extension_start: *mut Extension,
         /// Number of attributes.
         "size" size: i64,
-        /// [`ATTR_STRING`] and others.
+        /// [`ATTR_STRING`] and its like.
         "types" types: *const c_int,
         /// Sorted.
         "names" names: *const *const ByteSpan,
-        /// A [`ByteSpan`] for a string; other types are not read here.
+        /// A [`ByteSpan`] for a string, a [`Scalar`], an [`Array`], or [`Attrs`] for a dictionary.
         "attrs" attrs: *const *const c_void,
     }
 
@@ -416,9 +632,24 @@ mirror! {
     ///   XLA_FFI_Error_Destroy* XLA_FFI_Error_Destroy;
     ///   XLA_FFI_Handler_Register* XLA_FFI_Handler_Register;
     ///   XLA_FFI_Stream_Get* XLA_FFI_Stream_Get;
-    ///   // and more
+    ///   XLA_FFI_Type_Register* XLA_FFI_Type_Register;
+    ///   XLA_FFI_InvokeContext_Get* XLA_FFI_InvokeContext_Get;
+    ///   XLA_FFI_State_Set* XLA_FFI_State_Set;
+    ///   XLA_FFI_State_Get* XLA_FFI_State_Get;
+    ///   XLA_FFI_DeviceMemory_Allocate* XLA_FFI_DeviceMemory_Allocate;
+    ///   XLA_FFI_DeviceMemory_Free* XLA_FFI_DeviceMemory_Free;
+    ///   XLA_FFI_ThreadPool_Schedule* XLA_FFI_ThreadPool_Schedule;
+    ///   XLA_FFI_ThreadPool_NumThreads* XLA_FFI_ThreadPool_NumThreads;
+    ///   XLA_FFI_Future_Create* XLA_FFI_Future_Create;
+    ///   XLA_FFI_Future_SetAvailable* XLA_FFI_Future_SetAvailable;
+    ///   XLA_FFI_Future_SetError* XLA_FFI_Future_SetError;
+    ///   XLA_FFI_RunId_Get* XLA_FFI_RunId_Get;
+    ///   XLA_FFI_DeviceOrdinal_Get* XLA_FFI_DeviceOrdinal_Get;
+    ///   // later: more
     /// };
     /// ```
+    ///
+    /// A runtime's table may be shorter: handlers take from it what is there.
     "XLA_FFI_Api" Api {
         /// Size of this struct as its writer knew it.
         "struct_size" struct_size: usize,
@@ -438,6 +669,32 @@ mirror! {
         "XLA_FFI_Handler_Register" handler_register: *const c_void,
         /// Gives the stream on which the call runs.
         "XLA_FFI_Stream_Get" stream_get: Option<unsafe extern "C" fn(*mut StreamGetArgs) -> *mut Error>,
+        /// Gives a type a number.
+        "XLA_FFI_Type_Register" type_register: Option<unsafe extern "C" fn(*mut TypeRegisterArgs) -> *mut Error>,
+        /// Not used here. `XLA_FFI_ExecutionContext_Get` before 0.5.
+        "XLA_FFI_InvokeContext_Get" invoke_context_get: *const c_void,
+        /// Keeps a state for a call site, or for a run.
+        "XLA_FFI_State_Set" state_set: Option<unsafe extern "C" fn(*mut StateSetArgs) -> *mut Error>,
+        /// Gives it back.
+        "XLA_FFI_State_Get" state_get: Option<unsafe extern "C" fn(*mut StateGetArgs) -> *mut Error>,
+        /// Gives device memory for the time of the call.
+        "XLA_FFI_DeviceMemory_Allocate" device_memory_allocate: Option<unsafe extern "C" fn(*mut DeviceMemoryAllocateArgs) -> *mut Error>,
+        /// Takes it back.
+        "XLA_FFI_DeviceMemory_Free" device_memory_free: Option<unsafe extern "C" fn(*mut DeviceMemoryFreeArgs) -> *mut Error>,
+        /// Runs a task on a thread of the host.
+        "XLA_FFI_ThreadPool_Schedule" thread_pool_schedule: Option<unsafe extern "C" fn(*mut ThreadPoolScheduleArgs) -> *mut Error>,
+        /// Counts those threads.
+        "XLA_FFI_ThreadPool_NumThreads" thread_pool_num_threads: Option<unsafe extern "C" fn(*mut ThreadPoolNumThreadsArgs) -> *mut Error>,
+        /// Not used here.
+        "XLA_FFI_Future_Create" future_create: *const c_void,
+        /// Not used here.
+        "XLA_FFI_Future_SetAvailable" future_set_available: *const c_void,
+        /// Not used here.
+        "XLA_FFI_Future_SetError" future_set_error: *const c_void,
+        /// Gives the number of the run.
+        "XLA_FFI_RunId_Get" run_id_get: Option<unsafe extern "C" fn(*mut RunIdGetArgs) -> *mut Error>,
+        /// Gives the number of the device.
+        "XLA_FFI_DeviceOrdinal_Get" device_ordinal_get: Option<unsafe extern "C" fn(*mut DeviceOrdinalGetArgs) -> *mut Error>,
     }
 }
 
@@ -451,6 +708,42 @@ pub struct ByteSpan {
     pub ptr: *const c_char,
     /// Number of bytes.
     pub len: usize,
+}
+
+/// ```c
+/// typedef struct XLA_FFI_Scalar { XLA_FFI_DataType dtype; void* value; } XLA_FFI_Scalar;
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Scalar {
+    /// A value of `xla::PrimitiveType`.
+    pub dtype: c_int,
+    /// One element.
+    pub value: *mut c_void,
+}
+
+/// ```c
+/// typedef struct XLA_FFI_Array { XLA_FFI_DataType dtype; size_t size; void* data; } XLA_FFI_Array;
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Array {
+    /// A value of `xla::PrimitiveType`.
+    pub dtype: c_int,
+    /// Number of elements.
+    pub size: usize,
+    /// The elements.
+    pub data: *mut c_void,
+}
+
+/// ```c
+/// typedef struct XLA_FFI_TypeId { int64_t type_id; } XLA_FFI_TypeId;
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct TypeId {
+    /// 0 is unknown.
+    pub type_id: i64,
 }
 
 /// The type of a handler.
@@ -468,6 +761,12 @@ pub const STAGE_INITIALIZE: c_int = 2;
 pub const STAGE_EXECUTE: c_int = 3;
 /// `XLA_FFI_ArgType_BUFFER` and `XLA_FFI_RetType_BUFFER`.
 pub const ARG_BUFFER: c_int = 1;
+/// `XLA_FFI_AttrType_ARRAY`.
+pub const ATTR_ARRAY: c_int = 1;
+/// `XLA_FFI_AttrType_DICTIONARY`.
+pub const ATTR_DICTIONARY: c_int = 2;
+/// `XLA_FFI_AttrType_SCALAR`.
+pub const ATTR_SCALAR: c_int = 3;
 /// `XLA_FFI_AttrType_STRING`.
 pub const ATTR_STRING: c_int = 4;
 /// `XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE`.
@@ -486,5 +785,9 @@ const _: () = {
     assert!(core::mem::offset_of!(Api, error_create) == 48);
     assert!(core::mem::offset_of!(Api, stream_get) == 80);
     assert!(Metadata::END == 36);
+    assert!(core::mem::offset_of!(Api, device_ordinal_get) == 184);
     assert!(size_of::<ByteSpan>() == 16);
+    assert!(size_of::<Scalar>() == 16);
+    assert!(size_of::<Array>() == 24);
+    assert!(size_of::<TypeId>() == 8);
 };

@@ -2,31 +2,48 @@
 //!
 //! XLA, and so JAX, runs native code through its *foreign function interface*: it calls a C function, the handler, with
 //! a *call frame* that holds the operands, the results, the attributes, and a table of functions of the runtime. With this
-//! crate the body of a handler is safe Rust:
+//! crate a handler is a plain Rust function, bound by one macro:
 //!
 //! ```
-//! use xla_ffi::{Call, Error, Traits, ffi, handle};
+//! use xla_ffi::{Operand, Output, export, handler};
 //!
-//! /// Writes the number of its operands into its one result, an `int32` scalar.
-//! unsafe extern "C" fn count(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
-//!     // SAFETY: XLA calls handlers with frames of its own making.
-//!     unsafe {
-//!         handle(frame, Traits::NONE, |call: &Call<'_>| -> Result<(), Error> {
-//!             let operands = i32::try_from(call.args()?.len()).unwrap_or(i32::MAX);
-//!             call.rets()?.get(0)?.write(&[operands])
-//!         })
-//!     }
+//! /// `y = factor * x`
+//! fn scale(x: Operand<'_, f64, 1>, mut y: Output<'_, f64, 1>, factor: f64) {
+//!     y.fill_with(|index| factor * x[index]);
 //! }
+//!
+//! handler!(pub Scale = scale(x, y; factor));
+//! export!(Scale as scale); // the symbol, for `ctypes`
 //! ```
 //!
-//! - [`handle`] answers the runtime's query for metadata, refuses calls in the wrong [`Stage`], and turns errors and panics
-//!   into the runtime's errors; with it a handler says its [`Traits`].
-//! - [`Call`] is the call: its operands and results ([`Buffer`]), string attributes, and the stream on a GPU. Every size,
-//!   count, rank and pointer is checked before it is used.
-//! - [`Error`] is a [`Code`] and a message, which the user reads in Python.
-//! - [`ffi`] mirrors the C interface: only the prefix of each struct that has stayed where it is from FFI API 0.1
-//!   (jaxlib 0.4.38) to 0.5 (jaxlib 0.12), so one binary serves all of them.
-//! - The feature `mock` has a module of that name, to test handlers without a runtime.
+//! Built as a shared library (`crate-type = ["cdylib"]`), it is called from JAX:
+//!
+//! ```python
+//! library = ctypes.CDLL("target/release/libscale.so")
+//! jax.ffi.register_ffi_target("scale", jax.ffi.pycapsule(library.scale), platform="cpu")
+//! y = jax.ffi.ffi_call("scale", jax.ShapeDtypeStruct(x.shape, x.dtype))(x, factor=np.float64(2))
+//! ```
+//!
+//! A call that does not fit is an error that says what there was and what was wanted:
+//! ``operand 0 (`x`) is f32[3,4], wanted f64[_]``.
+//!
+//! # What a function can have
+//!
+//! - **Operands and results**: [`Operand`], [`Output`] and [`InPlace`] of any [`Element`] type and rank, as slices on the host and addresses on a
+//!   [`Device`]; [`Token`]s; `Option`s of what may be left out, a `Vec` of all that are left.
+//! - **Attributes** of every kind: scalars, strings, arrays, and dictionaries, which [`attributes!`] reads into structs. See [`Attribute`].
+//! - **What the runtime has**: [`Stream`], [`DeviceOrdinal`], [`RunId`], [`Scratch`] memory, the host's [`ThreadPool`].
+//! - **State** that is made once for each call site, and the stages before the call: [`NewState`], [`State`], [`Stage`].
+//! - **Errors**: a [`Code`] and a message, which the user reads in Python. A panic is an error too, unless the library is built with
+//!   `panic = "abort"`: then it ends the process.
+//!
+//! # Below that
+//!
+//! [`handle`] runs any closure on a [`Call`], whose buffers are read and written by copying; [`ffi`] mirrors the C interface. Only the
+//! prefix of each struct is used that has stayed where it is from FFI API 0.1 (jaxlib 0.4.38) to 0.5 (jaxlib 0.12), so one binary serves
+//! all of them; what came later (state, scratch memory, threads, numbers of devices and runs) is asked for in the runtime's own table.
+//!
+//! The feature `mock` has a module of that name, to test handlers without a runtime.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 // The example of the README compiles.
@@ -34,13 +51,34 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+mod attribute;
 mod boundary;
 mod call;
+mod context;
+mod element;
 mod error;
 pub mod ffi;
+mod handler;
 #[cfg(feature = "mock")]
 pub mod mock;
+mod state;
+mod view;
 
+pub use attribute::{Array, Attribute, Attributes, Value};
 pub use boundary::{Traits, handle, handle_stages};
-pub use call::{Arg, Buffer, Buffers, Call, Element, Ret, Role, Stage};
+pub use call::{Arg, Buffer, Buffers, Call, Ret, Role, Stage};
+pub use context::{DeviceOrdinal, RunId, Scratch, Stream, ThreadPool};
+pub use element::{
+    BF16, Complex, DType, Element, F8E3M4, F8E4M3, F8E4M3B11FNUZ, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU,
+    F16,
+};
 pub use error::{Code, Error};
+pub use handler::{Finished, Handler, Listed, Outcome, Parameter, Parameters, entry};
+pub use state::{Initialized, NewState, Prepared, State};
+pub use view::{ANY, Device, Host, InPlace, Memory, Operand, Output, Token};
+
+/// For the macros of this crate.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::attribute::{Fields, wanted_dictionary};
+}

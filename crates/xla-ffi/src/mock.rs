@@ -21,34 +21,23 @@
 //! assert_eq!(result, [-1.0, -2.0]);
 //! ```
 
-use core::ffi::{CStr, c_int, c_void};
-use core::ptr::{null, null_mut};
-use std::ffi::CString;
+mod attribute;
+mod invocation;
+mod runtime;
 
-use crate::Traits;
-use crate::ffi;
+use core::ffi::c_void;
+use core::ptr::{null, null_mut};
+
+pub use attribute::Attribute;
+use attribute::Built;
+pub use invocation::{CallSite, Invocation, Results};
+pub use runtime::api;
+use runtime::{Context, Error, Stream, shared_api};
+
+use crate::{Traits, ffi};
 
 /// What a handler's error held: its status code and its message.
 pub type Failure = (i32, String);
-
-/// What the runtime of a frame answers when it is asked for the stream.
-enum Stream {
-    Missing,
-    Fails(String),
-    Is(*mut c_void),
-}
-
-/// What `ctx` of a frame points to.
-struct Context {
-    stream: Stream,
-    asked: usize,
-}
-
-/// What an `XLA_FFI_Error` of this runtime points to.
-struct Error {
-    code: c_int,
-    message: CString,
-}
 
 struct Buffer {
     dtype: i32,
@@ -63,7 +52,7 @@ type Tweak = Box<dyn FnMut(&mut ffi::CallFrame)>;
 pub struct Frame {
     args: Vec<Buffer>,
     rets: Vec<Buffer>,
-    attrs: Vec<(String, String)>,
+    attrs: Vec<(String, Attribute)>,
     context: Context,
     buffer_size: usize,
     tweaks: Vec<Tweak>,
@@ -83,7 +72,7 @@ impl Frame {
             args: Vec::new(),
             rets: Vec::new(),
             attrs: Vec::new(),
-            context: Context { stream: Stream::Missing, asked: 0 },
+            context: Context::new(),
             buffer_size: size_of::<ffi::Buffer>(),
             tweaks: Vec::new(),
         }
@@ -105,8 +94,14 @@ impl Frame {
 
     /// Adds a string attribute.
     #[must_use]
-    pub fn attr(mut self, name: &str, value: &str) -> Self {
-        self.attrs.push((name.into(), value.into()));
+    pub fn attr(self, name: &str, value: &str) -> Self {
+        self.attribute(name, Attribute::string(value))
+    }
+
+    /// Adds an attribute.
+    #[must_use]
+    pub fn attribute(mut self, name: &str, value: Attribute) -> Self {
+        self.attrs.push((name.into(), value));
         self
     }
 
@@ -201,17 +196,12 @@ impl Frame {
         let ret_items: Vec<*mut c_void> = rets.iter_mut().map(|b| (&raw mut *b).cast()).collect();
         let buffer_types = vec![ffi::ARG_BUFFER; args.len().max(rets.len())];
 
-        let names: Vec<ffi::ByteSpan> = self.attrs.iter().map(|(name, _)| span(name)).collect();
-        let values: Vec<ffi::ByteSpan> = self.attrs.iter().map(|(_, value)| span(value)).collect();
-        let name_items: Vec<*const ffi::ByteSpan> = names.iter().map(|s| &raw const *s).collect();
-        let value_items: Vec<*const c_void> = values.iter().map(|s| (&raw const *s).cast()).collect();
-        let attr_types = vec![ffi::ATTR_STRING; self.attrs.len()];
+        let attrs = Built::new(&mut self.attrs);
 
-        let api = api();
         let mut frame = ffi::CallFrame {
             struct_size: size_of::<ffi::CallFrame>(),
             extension_start: null_mut(),
-            api: &raw const api,
+            api: shared_api(),
             ctx: (&raw mut self.context).cast(),
             stage: ffi::STAGE_EXECUTE,
             args: ffi::Args {
@@ -228,14 +218,7 @@ impl Frame {
                 types: buffer_types.as_ptr(),
                 items: ret_items.as_ptr(),
             },
-            attrs: ffi::Attrs {
-                struct_size: size_of::<ffi::Attrs>(),
-                extension_start: null_mut(),
-                size: c_len(attr_types.len()),
-                types: attr_types.as_ptr(),
-                names: name_items.as_ptr(),
-                attrs: value_items.as_ptr(),
-            },
+            attrs: attrs.attrs(),
         };
         for tweak in &mut self.tweaks {
             tweak(&mut frame);
@@ -293,65 +276,6 @@ pub unsafe fn metadata(handler: ffi::Handler) -> ((i32, i32), Traits) {
     (version, Traits::from_bits(metadata.traits))
 }
 
-/// The API table, with the functions that a handler may use.
-#[must_use]
-pub fn api() -> ffi::Api {
-    ffi::Api {
-        struct_size: size_of::<ffi::Api>(),
-        extension_start: null_mut(),
-        api_version: ffi::ApiVersion {
-            struct_size: ffi::ApiVersion::END,
-            extension_start: null_mut(),
-            major_version: 0,
-            minor_version: 5,
-        },
-        internal_api: null(),
-        error_create: Some(error_create),
-        error_get_details: Some(error_get_details),
-        error_destroy: Some(error_destroy),
-        handler_register: null(),
-        stream_get: Some(stream_get),
-    }
-}
-
-unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::Error {
-    // SAFETY: the handler passes a complete struct.
-    let args = unsafe { &*args };
-    // SAFETY: with a null-terminated message.
-    let message = unsafe { CStr::from_ptr(args.message) }.to_owned();
-    Box::into_raw(Box::new(Error { code: args.code, message })).cast()
-}
-
-unsafe extern "C" fn error_get_details(args: *mut ffi::ErrorGetDetailsArgs) {
-    // SAFETY: the handler passes a complete struct, with an error that `error_create` made.
-    let error = unsafe { &*(*args).error.cast::<Error>() };
-    // SAFETY: as above. The field may be unset, so it is written in place and no reference is made.
-    unsafe { (*args).message = error.message.as_ptr() };
-}
-
-unsafe extern "C" fn error_destroy(args: *mut ffi::ErrorDestroyArgs) {
-    // SAFETY: the handler passes a complete struct.
-    let error = unsafe { (*args).error };
-    // SAFETY: with an error that `error_create` made and that is not freed yet.
-    drop(unsafe { Box::from_raw(error.cast::<Error>()) });
-}
-
-unsafe extern "C" fn stream_get(args: *mut ffi::StreamGetArgs) -> *mut ffi::Error {
-    // SAFETY: the handler passes a complete struct, with the context of the frame.
-    let context = unsafe { &mut *(*args).ctx.cast::<Context>() };
-    context.asked += 1;
-    match &context.stream {
-        Stream::Missing => {}
-        // SAFETY: as above. The field may be unset, so it is written in place and no reference is made.
-        Stream::Is(stream) => unsafe { (*args).stream = *stream },
-        Stream::Fails(message) => {
-            let message = CString::new(message.as_str()).unwrap_or_default();
-            return Box::into_raw(Box::new(Error { code: 9, message })).cast();
-        }
-    }
-    null_mut()
-}
-
 fn c_buffer(buffer: &Buffer, struct_size: usize) -> ffi::Buffer {
     ffi::Buffer {
         struct_size,
@@ -361,10 +285,6 @@ fn c_buffer(buffer: &Buffer, struct_size: usize) -> ffi::Buffer {
         rank: c_len(buffer.dims.len()),
         dims: buffer.dims.as_ptr(),
     }
-}
-
-fn span(text: &str) -> ffi::ByteSpan {
-    ffi::ByteSpan { ptr: text.as_ptr().cast(), len: text.len() }
 }
 
 fn c_len(len: usize) -> i64 {

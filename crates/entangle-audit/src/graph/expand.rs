@@ -3,12 +3,16 @@
 //! Computations are written out at each of their callers, so that a path cannot enter one call of a function and leave by another.
 //! A loop's body is written out twice: once for any iteration and once for any later one.
 
-use petgraph::Direction::Incoming;
+mod branches;
+mod loops;
 
-use super::waits::{Origin, Waits};
-use super::{BranchSite, CallSite, Context, Dependence, Device, Edge, Later, LoopSite, NONE, Node, Part, Rule, Value};
+use branches::Branches;
+use loops::Loop;
+
+use super::waits::Waits;
+use super::{CallSite, Context, Dependence, Edge, Later, NONE, Node, Part, Rule, Value};
 use crate::error::Error;
-use crate::hlo::{Instruction, Module, Opcode, literal};
+use crate::hlo::{Instruction, Module, Opcode};
 
 /// After writing out nested computations a program has at most this many values, operands and instructions.
 /// A program of a few calls that double at each level would otherwise fill the memory.
@@ -48,41 +52,8 @@ struct Frame {
 enum Pending {
     Call,
     Async,
-    Branches { site: u32, predicate: Span, guard: Option<Node>, roots: Vec<Span> },
+    Branches(Branches),
     Loop(Box<Loop>),
-}
-
-struct Loop {
-    site: u32,
-    stage: Stage,
-    /// Whether the body is written out a second time.
-    twice: bool,
-    /// The guard of the whole loop.
-    outer: Option<Node>,
-    header: Span,
-    condition: Span,
-    guard: Option<Node>,
-    out: Span,
-    later_header: Span,
-    later_condition: Span,
-}
-
-/// Whether a conditional writes an array of its result.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Written {
-    /// No branch does, for all that is known.
-    Never,
-    /// Which value it is depends on the branch that is taken.
-    Sometimes,
-    /// Each branch does.
-    Always,
-}
-
-enum Stage {
-    Condition,
-    Body,
-    LaterCondition,
-    LaterBody,
 }
 
 struct Expansion<'m> {
@@ -260,210 +231,6 @@ impl<'m> Expansion<'m> {
         self.span(&nodes)
     }
 
-    fn start_branches(&mut self, operands: &[Span]) -> Result<(), Error> {
-        let instruction = self.here();
-        if instruction.called.is_empty() || operands.len() != instruction.called.len() + 1 {
-            return Err(self.malformed(format!(
-                "it has {} operands and {} branches: wanted a predicate and one operand a branch",
-                operands.len(),
-                instruction.called.len()
-            )));
-        }
-        let site = u32::try_from(self.out.branches.len()).expect("sites are fewer than nodes");
-        let predicate = operands[0];
-        let device = self.device(predicate, site);
-        self.out.has_devices |= device.is_some();
-        self.out.branches.push(BranchSite { branches: Vec::new(), device });
-        let outer = self.guard_here()?;
-        let guard = self.guard(outer, predicate)?;
-        let pending = Pending::Branches { site, predicate, guard, roots: Vec::new() };
-        self.enter_branch(pending)
-    }
-
-    /// What a conditional's predicate says of the devices, if it is made of the device's number and constants alone.
-    fn device(&self, predicate: Span, site: u32) -> Option<Device> {
-        /// More operations than these are not looked at.
-        const MAX_DEPTH: usize = 64;
-        let &[predicate] = self.nodes(predicate) else { return None };
-        let mut seen = vec![predicate];
-        let mut position = 0;
-        let mut of_device = false;
-        while let Some(&node) = seen.get(position) {
-            position += 1;
-            match self.out.instruction(self.module, node).opcode {
-                Opcode::DeviceNumber => of_device = true,
-                Opcode::Parameter | Opcode::CustomCall => return None,
-                _ if self.out.graph[node].rule != Rule::Any || seen.len() > MAX_DEPTH => return None,
-                _ => seen.extend(self.out.graph.neighbors_directed(node, Incoming)),
-            }
-        }
-        if !of_device {
-            return None;
-        }
-        // XLA asks a callback's own device alone: `compare(partition-id, constant)`.
-        let compare = self.out.instruction(self.module, predicate);
-        let operands: Vec<&Instruction> =
-            self.out.operands(predicate).into_iter().map(|(_, node)| self.out.instruction(self.module, node)).collect();
-        let number = match operands[..] {
-            [device, number] if compare.is_equal && device.opcode == Opcode::DeviceNumber => {
-                literal::integer(&number.literal).filter(|number| *number >= 0)
-            }
-            _ => None,
-        };
-        Some(Device { choice: number.unwrap_or(-1 - i64::from(site)), branch: 0 })
-    }
-
-    fn enter_branch(&mut self, mut pending: Pending) -> Result<(), Error> {
-        let Pending::Branches { site, guard, roots, .. } = &mut pending else { unreachable!("only for conditionals") };
-        let branch = roots.len();
-        let instruction = self.here();
-        let argument = self.top().values[instruction.operands[branch + 1]];
-        let start = self.call_count();
-        self.out.branches[*site as usize].branches.push(start..start);
-        let part = Part::Branch { site: *site, branch: u32::try_from(branch).unwrap_or(NONE) };
-        let guard = *guard;
-        self.enter_with(instruction.called[branch], part, vec![argument], guard, pending)
-    }
-
-    fn start_loop(&mut self, operands: &[Span]) -> Result<(), Error> {
-        let instruction = self.here();
-        if instruction.called.len() != 2 || operands.len() != 1 {
-            return Err(self.malformed(format!(
-                "it has {} operands and {} computations: wanted one operand, a body and a condition",
-                operands.len(),
-                instruction.called.len()
-            )));
-        }
-        self.expect_leaves(operands[0].count as usize)?;
-        let site = u32::try_from(self.out.loops.len()).expect("sites are fewer than nodes");
-        let calls = self.call_count();
-        let instruction_position = self.position();
-        self.out.loops.push(LoopSite { instruction: instruction_position, calls: calls..calls, body: calls..calls });
-        let outer = self.guard_here()?;
-        let header = self.header(operands[0])?;
-        let state = Loop {
-            site,
-            stage: Stage::Condition,
-            twice: self.later.is_none() && instruction.called.iter().any(|&callee| self.native[callee]),
-            outer,
-            header,
-            condition: Span::default(),
-            guard: None,
-            out: Span::default(),
-            later_header: Span::default(),
-            later_condition: Span::default(),
-        };
-        let condition = instruction.called[1];
-        self.enter_with(condition, Part::Condition, vec![header], outer, Pending::Loop(Box::new(state)))
-    }
-
-    /// Takes up a loop after its condition or body was written out, in the order of [`Stage`].
-    fn resume_loop(&mut self, mut state: Box<Loop>, root: Span) -> Result<(), Error> {
-        let instruction = self.here();
-        let (body, condition) = (instruction.called[0], instruction.called[1]);
-        let site = state.site as usize;
-        match state.stage {
-            Stage::Condition => {
-                state.stage = Stage::Body;
-                state.condition = root;
-                // A runtime that knows the number of iterations does not look at the condition.
-                let decides = if instruction.runs_at_least_once { Span::default() } else { root };
-                state.guard = self.guard(state.outer, decides)?;
-                let start = self.call_count();
-                self.out.loops[site].body = start..start;
-                let (header, guard) = (state.header, state.guard);
-                self.enter_with(body, Part::Body, vec![header], guard, Pending::Loop(state))
-            }
-            Stage::Body => {
-                state.out = root;
-                self.back_edges(root, state.header)?;
-                let end = self.call_count();
-                self.out.loops[site].body.end = end;
-                self.out.loops[site].calls.end = end;
-                if !state.twice {
-                    return self.leave_loop(&state);
-                }
-                state.stage = Stage::LaterCondition;
-                state.later_header = self.header(root)?;
-                let next_call = self.out.loops[site].calls.start;
-                self.later = Some(LaterCursor { site: state.site, next_call });
-                let (header, guard) = (state.later_header, state.guard);
-                self.enter_with(condition, Part::Condition, vec![header], guard, Pending::Loop(state))
-            }
-            Stage::LaterCondition => {
-                state.stage = Stage::LaterBody;
-                state.later_condition = root;
-                let decides = if instruction.runs_at_least_once { Span::default() } else { root };
-                let guard = self.guard(state.guard, decides)?;
-                let header = state.later_header;
-                self.enter_with(body, Part::Body, vec![header], guard, Pending::Loop(state))
-            }
-            Stage::LaterBody => {
-                self.later = None;
-                self.back_edges(root, state.later_header)?;
-                self.leave_loop(&state)
-            }
-        }
-    }
-
-    fn leave_loop(&mut self, state: &Loop) -> Result<(), Error> {
-        let instruction = self.here();
-        let [body, condition] = instruction.called[..] else { unreachable!("checked when the loop started") };
-        let runs = instruction.runs_at_least_once || self.first_iteration_runs(condition);
-        // What a condition calls in its last evaluation runs after the body.
-        let base = if runs && !self.native[condition] { state.out } else { state.header };
-        // That the loop ended is known only from its condition, unless a runtime knows the number of iterations.
-        let (end, later_end) = if instruction.runs_at_least_once {
-            (None, None)
-        } else {
-            (self.guard(None, state.condition)?, self.guard(None, state.later_condition)?)
-        };
-        let used = self.used_by_loop()?;
-        let mut nodes = Vec::with_capacity(base.count as usize);
-        for leaf in 0..base.count as usize {
-            let computed = self.waits[body].results.get(leaf) == Some(&Origin::Computed);
-            let (end, later_end) = if computed { (end, later_end) } else { (None, None) };
-            let node = self.node(leaf, Rule::Exit(state.site))?;
-            if let Some(used) = used.filter(|_| computed) {
-                self.edge(used, node, Edge::Guard)?;
-            }
-            self.edge(self.nodes(base)[leaf], node, Edge::Operand(0))?;
-            if state.twice {
-                self.edge(self.nodes(state.later_header)[leaf], node, Edge::Inside)?;
-            }
-            if let Some(end) = end {
-                self.edge(end, node, Edge::Guard)?;
-            }
-            if let Some(end) = later_end {
-                self.edge(end, node, Edge::Inside)?;
-            }
-            nodes.push(node);
-        }
-        let value = self.span(&nodes)?;
-        self.finish(value)
-    }
-
-    /// What the current loop waits for before it starts, in a compiled program: see [`Waits`].
-    fn used_by_loop(&mut self) -> Result<Option<Node>, Error> {
-        let instruction = self.here();
-        let init = self.top().values[instruction.operands[0]];
-        let used = |leaf| instruction.called.iter().any(|&callee| self.waits[callee].uses(0, leaf));
-        let used: Vec<usize> = (0..init.count as usize).filter(|&leaf| used(leaf)).collect();
-        self.all_of(used.into_iter().map(|leaf| (init, leaf)).collect())
-    }
-
-    /// Likewise of the current conditional; its predicate is not among it.
-    fn used_by_branches(&mut self) -> Result<Option<Node>, Error> {
-        let instruction = self.here();
-        let mut used = Vec::new();
-        for (branch, &callee) in instruction.called.iter().enumerate() {
-            let argument = self.top().values[instruction.operands[branch + 1]];
-            let leaves = (0..argument.count as usize).filter(|&leaf| self.waits[callee].uses(0, leaf));
-            used.extend(leaves.map(|leaf| (argument, leaf)));
-        }
-        self.all_of(used)
-    }
-
     /// One node for all of these arrays, in a compiled program: XLA may still change what another one uses where.
     fn all_of(&mut self, arrays: Vec<(Span, usize)>) -> Result<Option<Node>, Error> {
         if arrays.is_empty() || !self.module.is_scheduled() {
@@ -476,70 +243,6 @@ impl<'m> Expansion<'m> {
         Ok(Some(node))
     }
 
-    /// Which branches of the current conditional write this array of its result.
-    fn written_by_branches(&self, leaf: usize) -> Written {
-        let instruction = self.here();
-        let mut passed = Vec::new();
-        let mut computed = 0;
-        for (branch, &callee) in instruction.called.iter().enumerate() {
-            match self.waits[callee].results.get(leaf) {
-                Some(Origin::Computed) => computed += 1,
-                Some(&Origin::Passed(from)) => {
-                    let argument = self.top().values[instruction.operands[branch + 1]];
-                    passed.push(self.nodes(argument).get(from as usize).map(|&node| self.unmoved(node)));
-                }
-                _ => passed.push(None),
-            }
-        }
-        if computed == instruction.called.len() {
-            return Written::Always;
-        }
-        // If each branch hands on the same array, it may lie where it lay.
-        let same = passed.first().is_some_and(|first| first.is_some() && passed.iter().all(|other| other == first));
-        if computed == 0 && same { Written::Never } else { Written::Sometimes }
-    }
-
-    /// The value that a node is, seen through what XLA may remove.
-    fn unmoved(&self, mut node: Node) -> Node {
-        while matches!(self.out.instruction(self.module, node).opcode, Opcode::Copy | Opcode::Bitcast | Opcode::Reshape)
-            && self.out.graph[node].rule == Rule::Any
-        {
-            let mut sources = self.out.graph.neighbors_directed(node, Incoming);
-            match (sources.next(), sources.next()) {
-                (Some(source), None) => node = source,
-                _ => break,
-            }
-        }
-        node
-    }
-
-    /// Whether the condition compares a counter that starts at a constant with a larger constant: what `lax.scan` and `fori_loop`
-    /// write before optimization, when the number of iterations is not noted yet.
-    fn first_iteration_runs(&self, condition: usize) -> bool {
-        let range = self.module.instructions_of(condition);
-        let root = &range[self.module.computations[condition].root];
-        if root.opcode != Opcode::Compare || !root.is_less_than || root.operands.len() != 2 {
-            return false;
-        }
-        let (counter, limit) = (&range[root.operands[0]], &range[root.operands[1]]);
-        if counter.opcode != Opcode::GetTupleElement {
-            return false;
-        }
-        let start = self.here().operands.first().and_then(|&operand| {
-            let init = &self.module.instructions_of(self.top().computation)[operand];
-            let leaves = init.shape.element_leaves(counter.number)?;
-            let node = *self.nodes(self.top().values[operand]).get(leaves.start)?;
-            Some(self.out.instruction(self.module, node))
-        });
-        let value = |instruction: &Instruction| {
-            if instruction.opcode == Opcode::Constant { literal::integer(&instruction.literal) } else { None }
-        };
-        match (start.and_then(value), value(limit)) {
-            (Some(start), Some(limit)) => start < limit,
-            _ => false,
-        }
-    }
-
     /// Takes up the instruction that waited for a computation whose result is `root`.
     fn resume(&mut self, root: Span) -> Result<(), Error> {
         let pending = self.frames.last_mut().and_then(|frame| frame.pending.take());
@@ -547,37 +250,7 @@ impl<'m> Expansion<'m> {
             Pending::Call => self.finish(root),
             Pending::Async => self.finish_async(root),
             Pending::Loop(state) => self.resume_loop(state, root),
-            Pending::Branches { site, predicate, guard, mut roots } => {
-                self.expect_leaves(root.count as usize)?;
-                roots.push(root);
-                let end = self.call_count();
-                if let Some(range) = self.out.branches[site as usize].branches.last_mut() {
-                    range.end = end;
-                }
-                if roots.len() < self.here().called.len() {
-                    return self.enter_branch(Pending::Branches { site, predicate, guard, roots });
-                }
-                let used = self.used_by_branches()?;
-                let mut nodes = Vec::with_capacity(root.count as usize);
-                for leaf in 0..root.count as usize {
-                    let written = self.written_by_branches(leaf);
-                    let node = self.node(leaf, Rule::Branches(site))?;
-                    for index in 0..predicate.count as usize {
-                        if written != Written::Never {
-                            self.edge(self.nodes(predicate)[index], node, Edge::Guard)?;
-                        }
-                    }
-                    if let Some(used) = used.filter(|_| written == Written::Always) {
-                        self.edge(used, node, Edge::Guard)?;
-                    }
-                    for (branch, &root) in (0..).zip(&roots) {
-                        self.edge(self.nodes(root)[leaf], node, Edge::Branch(branch))?;
-                    }
-                    nodes.push(node);
-                }
-                let value = self.span(&nodes)?;
-                self.finish(value)
-            }
+            Pending::Branches(state) => self.resume_branches(state, root),
         }
     }
 
@@ -688,24 +361,6 @@ impl<'m> Expansion<'m> {
             ends.push(end);
         }
         Ok(ends)
-    }
-
-    fn header(&mut self, init: Span) -> Result<Span, Error> {
-        let mut nodes = Vec::with_capacity(init.count as usize);
-        for leaf in 0..init.count as usize {
-            let node = self.node(leaf, Rule::Header)?;
-            self.edge(self.nodes(init)[leaf], node, Edge::Init)?;
-            nodes.push(node);
-        }
-        self.span(&nodes)
-    }
-
-    fn back_edges(&mut self, out: Span, header: Span) -> Result<(), Error> {
-        self.expect_leaves(out.count as usize)?;
-        for leaf in 0..header.count as usize {
-            self.edge(self.nodes(out)[leaf], self.nodes(header)[leaf], Edge::Back)?;
-        }
-        Ok(())
     }
 
     fn operand(&self, operands: &[Span], index: usize) -> Result<Span, Error> {

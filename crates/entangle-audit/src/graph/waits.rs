@@ -157,7 +157,9 @@ impl Reading<'_> {
                 })
             }
             Opcode::Conditional => {
-                operand(0).iter().for_each(|&origin| self.mark(origin));
+                for &origin in operand(0) {
+                    self.mark(origin);
+                }
                 for (branch, &callee) in instruction.called.iter().enumerate() {
                     for (leaf, &origin) in operand(branch + 1).iter().enumerate() {
                         if self.all[callee].uses(0, leaf) {
@@ -196,7 +198,9 @@ impl Reading<'_> {
             }
             _ => {
                 for index in 0..instruction.operands.len() {
-                    operand(index).iter().for_each(|&origin| self.mark(origin));
+                    for &origin in operand(index) {
+                        self.mark(origin);
+                    }
                 }
                 of_leaves(&|_| Origin::Computed)
             }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use prost::Message as _;
 
 use super::opcode::Opcode;
-use super::proto::{HloModuleProto, HloProto, StackFrameIndexProto};
+use super::proto::{HloModuleProto, HloProto, HloSnapshot, StackFrameIndexProto};
 use super::shape::Shape;
 use crate::error::Error;
 
@@ -46,6 +46,8 @@ pub(crate) struct Computation {
 #[derive(Debug)]
 pub(crate) struct Instruction {
     pub(crate) name: String,
+    /// Before optimization, instructions of one computation are numbered in the order in which they were traced.
+    pub(crate) id: i64,
     pub(crate) opcode: Opcode,
     pub(crate) shape: Shape,
     /// Positions within the same computation, all before this one.
@@ -69,13 +71,23 @@ pub(crate) struct Instruction {
     pub(crate) aliases: Vec<(usize, usize)>,
     /// The loop's body is known to run at least once.
     pub(crate) runs_at_least_once: bool,
-    pub(crate) is_less_than: bool,
-    pub(crate) is_equal: bool,
+    /// Of a `compare`.
+    pub(crate) comparison: Comparison,
     /// Of a collective: it is known to be among all devices of the program.
     pub(crate) among_all_devices: bool,
+    /// Of a native call: it is kept even if nothing needs its result.
+    pub(crate) has_side_effect: bool,
     pub(crate) op_name: String,
     pub(super) source: (String, u32),
     pub(super) stack_frame: usize,
+}
+
+/// What a `compare` asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Less,
+    Equal,
+    Other,
 }
 
 /// The places `start`, `start + stride`, and so on, below `limit`.
@@ -105,7 +117,7 @@ pub struct Source {
 }
 
 impl Module {
-    /// Reads a serialized `HloModuleProto` or `HloProto`, told apart by their structure.
+    /// Reads a serialized `HloModuleProto`, `HloProto` or `HloSnapshot`, told apart by their structure.
     ///
     /// # Errors
     /// The bytes are something else, cut short, or refer to what is not there.
@@ -121,9 +133,11 @@ impl Module {
             Ok(_) => None,
             Err(error) => Some(error),
         };
-        match HloProto::decode(bytes) {
-            Ok(HloProto { hlo_module: Some(module) }) if has_instructions(&module) => Self::check(module),
-            _ => Err(Error::NotAModule {
+        let snapshot = || HloSnapshot::decode(bytes).ok().and_then(|snapshot| snapshot.hlo);
+        let modules = HloProto::decode(bytes).ok().into_iter().chain(snapshot()).filter_map(|proto| proto.hlo_module);
+        match modules.into_iter().find(has_instructions) {
+            Some(module) => Self::check(module),
+            None => Err(Error::NotAModule {
                 reason: error
                     .map_or_else(|| "no computation with an instruction in it".into(), |error| error.to_string()),
             }),

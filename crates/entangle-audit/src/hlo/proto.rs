@@ -12,6 +12,13 @@ pub(crate) struct HloProto {
     pub(crate) hlo_module: Option<HloModuleProto>,
 }
 
+/// What XLA writes with `--xla_dump_hlo_snapshots`: a program and what it was called with.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct HloSnapshot {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) hlo: Option<HloProto>,
+}
+
 /// What Python's `as_serialized_hlo_module_proto()` returns.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct HloModuleProto {
@@ -79,11 +86,16 @@ pub(crate) struct HloInstructionProto {
     pub(crate) called_computation_ids: Vec<i64>,
     #[prost(bytes = "vec", tag = "43")]
     pub(crate) backend_config: Vec<u8>,
+    /// Of `send`, `recv` and what ends them.
+    #[prost(bool, tag = "47")]
+    pub(crate) is_host_transfer: bool,
     /// Of a collective, as `ReplicaGroup`s.
     #[prost(bytes = "vec", repeated, tag = "49")]
     pub(crate) replica_groups: Vec<Vec<u8>>,
     #[prost(string, tag = "63")]
     pub(crate) comparison_direction: String,
+    #[prost(bool, tag = "65")]
+    pub(crate) custom_call_has_side_effect: bool,
     #[prost(message, optional, tag = "87")]
     pub(crate) device_list: Option<CollectiveDeviceList>,
     #[prost(message, optional, tag = "93")]

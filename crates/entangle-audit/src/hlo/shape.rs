@@ -124,6 +124,11 @@ pub(crate) struct TypeOfElements(i32);
 impl TypeOfElements {
     const U64: Self = Self(9);
 
+    /// `pred`.
+    pub(crate) fn is_truth(self) -> bool {
+        self.0 == 1
+    }
+
     pub(crate) fn is_integer(self) -> bool {
         self.integers().is_some_and(|(_, fraction)| !fraction)
     }

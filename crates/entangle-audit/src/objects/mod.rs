@@ -42,6 +42,15 @@ pub(crate) struct Objects {
     ids: HashMap<(u32, u32), u32>,
 }
 
+/// The objects of one resource.
+#[derive(Default)]
+struct Group {
+    /// Those that may be one with objects of any kind.
+    wide: Vec<u32>,
+    /// The others, by what they must have in common to be one.
+    by_base: HashMap<u32, Vec<u32>>,
+}
+
 /// An object of a call before its handle is followed.
 enum Named {
     Root(u32),
@@ -170,12 +179,12 @@ impl Objects {
 
     /// For every object, those that may be the same, itself among them.
     pub(crate) fn overlapping(&self) -> Vec<Vec<u32>> {
-        let mut groups: HashMap<u32, (Vec<u32>, HashMap<u32, Vec<u32>>)> = HashMap::new();
+        let mut groups: HashMap<u32, Group> = HashMap::new();
         for (object, &(resource, root)) in (0..).zip(&self.list) {
-            let (wide, by_base) = groups.entry(resource).or_default();
+            let group = groups.entry(resource).or_default();
             match self.roots.base(root) {
-                None => wide.push(object),
-                Some(base) => by_base.entry(base).or_default().push(object),
+                None => group.wide.push(object),
+                Some(base) => group.by_base.entry(base).or_default().push(object),
             }
         }
         let mut overlapping: Vec<Vec<u32>> = (0..).take(self.list.len()).map(|object| vec![object]).collect();
@@ -183,7 +192,7 @@ impl Objects {
             overlapping[a as usize].push(b);
             overlapping[b as usize].push(a);
         };
-        for (wide, by_base) in groups.into_values() {
+        for Group { wide, by_base } in groups.into_values() {
             for (position, &a) in wide.iter().enumerate() {
                 let narrow = by_base.values().flatten();
                 let others = wide[position + 1..].iter().filter(|&&b| self.may_be_same(a, b));

@@ -139,8 +139,8 @@ impl Roots {
     ) -> Vec<u32> {
         let instruction = dependence.instruction(module, node);
         let value = dependence.graph[node];
-        let none = Vec::new();
-        let set_of = |origin: &Origin| sets.get(&origin.node).unwrap_or(&none);
+        let unknown = Vec::new();
+        let set_of = |origin: &Origin| sets.get(&origin.node).unwrap_or(&unknown);
         if matches!(value.rule, Rule::Header | Rule::Branches(_) | Rule::Exit(_)) {
             return bounded(origins.iter().flat_map(set_of).copied().collect());
         }
@@ -393,10 +393,12 @@ impl Roots {
                 let short: HashSet<&i64> = short.iter().collect();
                 return long.iter().any(|value| short.contains(value));
             }
-            (Root::Constant { .. }, Root::SomeConstant) | (Root::SomeConstant, Root::Constant { .. }) => return true,
             // Two texts can be compared; a text and a value cannot.
             (Root::Attribute(a), Root::Attribute(b)) => return a == b,
-            (Root::Attribute(_), _) | (_, Root::Attribute(_)) => return true,
+            (Root::Constant { .. }, Root::SomeConstant)
+            | (Root::SomeConstant, Root::Constant { .. })
+            | (Root::Attribute(_), _)
+            | (_, Root::Attribute(_)) => return true,
             _ => {}
         }
         let (a, b) = (self.chain(a), self.chain(b));

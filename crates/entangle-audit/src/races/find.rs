@@ -7,7 +7,8 @@ use super::after::After;
 use super::horizon::Horizons;
 use super::order::Unproven;
 use crate::audit::Audit;
-use crate::graph::{BLOCK, Block, Node, Reached, reached};
+use crate::graph::{BLOCK, Block, Node, Part, Reached, reached};
+use crate::hlo::Source;
 use crate::objects::Touched;
 
 /// More races than this are counted and not listed.
@@ -24,6 +25,8 @@ pub struct Race {
     pub handle: String,
     /// The loop in whose later iteration `second` races with `first`; `None` if they race in one and the same run of everything around.
     pub later_iteration_of: Option<String>,
+    /// Where that loop comes from, the innermost line first.
+    pub loop_source: Vec<Source>,
     /// What orders them without proof.
     pub unproven: Option<Unproven>,
 }
@@ -142,8 +145,24 @@ impl Audit {
             second,
             handle: shared.map(|object| self.objects.name(object)).unwrap_or_default(),
             later_iteration_of: open.later_iteration_of.map(|site| self.loop_name(site)),
+            loop_source: open.later_iteration_of.map_or_else(Vec::new, |site| self.loop_source(site, open.second)),
             unproven: open.unproven,
         }
+    }
+}
+
+impl Audit {
+    /// Where a loop around a call comes from.
+    fn loop_source(&self, site: u32, call: u32) -> Vec<Source> {
+        let instruction = self.dependence.loops[site as usize].instruction;
+        let mut context = self.dependence.contexts[self.dependence.calls[call as usize].context as usize];
+        while context.part != Part::Entry {
+            if context.caller == instruction {
+                return self.sources(instruction, context.parent);
+            }
+            context = self.dependence.contexts[context.parent as usize];
+        }
+        Vec::new()
     }
 }
 

@@ -8,5 +8,5 @@ mod order;
 
 pub(crate) use after::After;
 pub use find::{MAX_RACES, Race, Races};
-pub use lost::{Lost, lost};
+pub use lost::{Lost, Moved, counterparts, lost, moved};
 pub use order::{Order, Unproven};

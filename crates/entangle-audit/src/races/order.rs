@@ -114,6 +114,27 @@ impl Audit {
         pairs.then_some(true)
     }
 
+    /// Of each of these calls, in ascending order, which others of them come before it by data in every run, by their positions in the
+    /// list. What [`Self::order`] says of each pair, without the paths.
+    ///
+    /// # Panics
+    /// There is no such call.
+    #[must_use]
+    pub fn before_each(&self, calls: &[usize]) -> Vec<Vec<usize>> {
+        let mut before = vec![Vec::new(); calls.len()];
+        let calls: Vec<u32> = calls.iter().map(|&call| id(call)).collect();
+        let Some(last) = self.dependence.last() else { return before };
+        for (number, chunk) in calls.chunks(BLOCK).enumerate() {
+            let after = After::new(self, Block(chunk), last);
+            for (&call, before) in calls.iter().zip(&mut before) {
+                let bits = after.at(call, self.dependence.calls[call as usize].node);
+                let others = (0..chunk.len()).filter(|&bit| bits >> bit & 1 == 1 && chunk[bit] != call);
+                before.extend(others.map(|bit| number * BLOCK + bit));
+            }
+        }
+        before
+    }
+
     fn order_of_nodes(&self, first: usize, second: u32, to: Node, different: bool) -> Order {
         let calls = [id(first)];
         let block = Block(&calls);

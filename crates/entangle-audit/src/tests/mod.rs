@@ -12,6 +12,7 @@ mod horizon;
 mod order;
 mod roots;
 mod size;
+mod waits;
 
 use crate::{Access, Audit, Known, Module, Order};
 

@@ -450,10 +450,10 @@ fn calls_of_one_resource_are_one_object_whatever_their_operands() {
     };
     let plain = build(vec![Access::read("render"), Access::write("refit"), Access::read("pull")]);
     assert_eq!(races(&plain), ["refit pull"], "what a call without operands touches may be anything");
-    let names: Vec<_> = plain.objects().into_iter().map(|object| (object.name, object.may_be)).collect();
+    let objects: Vec<_> = plain.objects().into_iter().map(|object| (object.name, object.may_be)).collect();
     let anything = "a handle that may be any object".to_owned();
     assert_eq!(
-        names,
+        objects,
         [("argument 0 (p0)".into(), vec![2]), ("argument 1 (p1)".into(), vec![2]), (anything, vec![0, 1])]
     );
 

@@ -1,0 +1,190 @@
+"""What to write so that two calls do not race, in the terms that the program uses already.
+
+A program that threads a `Handle` is told which handle to use; one that places its `entangle`s itself, where the next one
+goes; and one that threads nothing is told to leave the order to `ordered`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from entangle_jax import _marks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from entangle_jax._audit_report import Call, Source
+
+_MARK = re.compile(rf"\b{_marks.PREFIX}:[^/()]*:[^/()]*:[^/()]*")
+"""The name of a marked function in that of a call."""
+
+_PRIMITIVE = re.compile(r"[A-Za-z_]\w*")
+
+
+class Words:
+    """How to say it for one program."""
+
+    def __init__(self, module: str, calls: Sequence[Call]) -> None:
+        """`calls`: those of the program as written if it is known, in its order."""
+        name = module.removeprefix("jit_")
+        self._function = name if name.isidentifier() and not name.startswith("_") else "fn"
+        self._accesses = [call for call in calls if call.kind in {"read", "write"}]
+        self._entangles = any(call.kind == "entangle" and _is_of_the_user(call) for call in calls)
+        self._ordered = self._of_ordered()
+
+    def fix(self, first: Call, second: Call, loop: str | None) -> str:
+        """The fix for `second`, in later iterations of `loop` if there is one, racing with `first`."""
+        if access_of(first) or access_of(second):
+            return _of_handles(first, second, loop)
+        if self._entangles:
+            return _of_entangle(first, second, loop)
+        return self._ordered
+
+    def _of_ordered(self) -> str:
+        fn = self._function
+        unmarked = [call for call in self._accesses if marked_function(call) is None]
+        if not unmarked:
+            names = " and ".join(dict.fromkeys(f"`{marked_function(call)}`" for call in self._accesses))
+            return f"`{fn} = ordered({fn})` runs {names}, which are marked, in the order of the text"
+        named = []
+        for kind in ("read", "write"):
+            names = list(dict.fromkeys(_name_in_a_trace(call) for call in unmarked if call.kind == kind))
+            named += [f"{kind}s=[{', '.join(map(_quoted, names))}]"] if names else []
+        return f"`{fn} = ordered({fn}, {', '.join(named)})` runs these calls in the order of the text"
+
+
+def access_of(call: Call) -> str | None:
+    """The method of a `Handle` that makes the call: `"read"` or `"write"`; None if none does."""
+    marks = [mark for name in _MARK.findall(call.op_name) if (mark := _marks.parse(name)) is not None]
+    of_handles = [mark for mark in marks if mark.resource == _marks.OF_HANDLES]
+    return None if not of_handles else "write" if of_handles[-1].writes else "read"
+
+
+def marked_function(call: Call) -> str | None:
+    """The name of the function that is marked with `reads` or `writes` and makes the call."""
+    names = [name for name in _MARK.findall(call.op_name) if (mark := _marks.parse(name)) is not None]
+    names = [name for name in names if _marks.parse(name).resource != _marks.OF_HANDLES]
+    return unquote(names[-1].rpartition(":")[2]) if names else None
+
+
+def _is_of_the_user(call: Call) -> bool:
+    """Whether a call of `entangle` is in the program's text.
+
+    Those that `ordered` and `Handle` add have the lines of what they order.
+    """
+    lines = [linecache.getline(source.file, source.line) for source in call.sources]
+    return not any(lines) or any("entangle" in line for line in lines)
+
+
+def _name_in_a_trace(call: Call) -> str:
+    """What `ordered` knows the call by: its native target, or the primitive that lowers to it."""
+    last = call.op_name.rpartition("/")[2]
+    is_primitive = _PRIMITIVE.fullmatch(last) and last not in {"ffi_call", "custom_call"}
+    return last if is_primitive else call.target
+
+
+def _of_handles(first: Call, second: Call, loop: str | None) -> str:
+    a, b = _Place.of(first, second)
+    if loop is not None:
+        return (
+            f"carry the handle through {loop}: return from its body the handle that {a.access} returned, and begin "
+            f"the body with the one that it is given"
+        )
+    if not access_of(second):
+        return f"make the call at {b.line} by `{second.kind}` of the handle that {a.access} returned"
+    if not access_of(first):
+        return (
+            f"make the call at {a.line} by `{first.kind}` of the handle, and call {b.access} on the handle that this "
+            "returns"
+        )
+    match a.inside:
+        case "loop":
+            return (
+                f"return from the body of the loop the handle that {a.access} returned, and call {b.access} on the "
+                "handle that comes out of the loop"
+            )
+        case "branch":
+            return (
+                f"return from the branch the handle that {a.access} returned, and call {b.access} on the handle that "
+                "comes out of the conditional"
+            )
+    into = {"loop": ", passed into the loop by its carry", "branch": ", passed into the branch"}.get(b.inside, "")
+    return f"call {b.access} on the handle that {a.access} returned{into}"
+
+
+def _of_entangle(first: Call, second: Call, loop: str | None) -> str:
+    a, b = _Place.of(first, second)
+    tie = f"`token = entangle(token, result)`, with the result of {a.call}"
+    if loop is not None:
+        return (
+            f"carry the token through {loop}: make the calls of its body with the token that it is given, end it with "
+            f"{tie}, and return that token from it"
+        )
+    match a.inside:
+        case "loop":
+            return (
+                f"end the body of the loop around {a.call} with {tie}, carry that token, and call {b.call} with the "
+                "token that comes out of the loop"
+            )
+        case "branch":
+            return (
+                f"end the branch around {a.call} with {tie}, return that token from it, and call {b.call} with the token "
+                "that comes out of the conditional"
+            )
+    return f"after {a.line}: {tie}; call {b.call} with that token"
+
+
+class _Place:
+    """A call as it looks from the innermost function around it and another call."""
+
+    def __init__(self, call: Call, frame: Source | None, inner: Source | None, inside: str) -> None:
+        frame = frame or call.source
+        what = inner.function if inner is not None and inner.function else call.target
+        self.line = str(frame)
+        self.call = f"`{what.rpartition('.')[2] or what}` at {frame}"
+        self.access = f"the `{access_of(call)}` at {frame}"
+        self.inside = inside
+        """`"loop"` or `"branch"` if the other call is not in that."""
+
+    @classmethod
+    def of(cls, a: Call, b: Call) -> tuple[_Place, _Place]:
+        """Both calls, each as seen from where their call stacks part."""
+        same = _common(list(reversed(a.sources)), list(reversed(b.sources)))
+        place = _common(a.place, b.place)
+        return cls(a, *_frames(a, same), _kind(a.place[place:])), cls(b, *_frames(b, same), _kind(b.place[place:]))
+
+
+def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many elements agree from the start on."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _frames(call: Call, common: int) -> tuple[Source | None, Source | None]:
+    """The line of the common function that makes the call, and the line inside of the function that it calls.
+
+    A function that is defined in the common one, such as the body of a loop, counts as a part of it.
+    """
+    if not call.sources:
+        return None, None
+    outermost_first = list(reversed(call.sources))
+    place = min(common, len(outermost_first) - 1)
+    within = f"{outermost_first[place].function}.<locals>."
+    while place + 1 < len(outermost_first) and outermost_first[place + 1].function.startswith(within):
+        place += 1
+    return outermost_first[place], outermost_first[place + 1] if place + 1 < len(outermost_first) else None
+
+
+def _kind(place: Sequence[str]) -> str:
+    for part in place:
+        if part.startswith(("body of ", "condition of ")):
+            return "loop"
+        if part.startswith("branch "):
+            return "branch"
+    return ""
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
