@@ -22,7 +22,6 @@ A call that several of them match does all that they say. The rules are those of
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import itertools
@@ -50,7 +49,7 @@ from entangle_jax._audit_report import (
 from entangle_jax._audit_targets import TargetSpec, TargetSpecs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "COMPILED",
@@ -171,7 +170,7 @@ def audit(
 
 
 def audit_compilation(module: Any, executable: Any, reads: TargetSpecs, writes: TargetSpecs) -> Report | None:
-    """The report on a program as JAX compiles it, from its MLIR module and its executable; None if it has no native calls."""
+    """The report on a program that JAX compiled, by its MLIR module and executable; None if it has no native calls."""
     compiled = executable.hlo_modules()
     if len(compiled) != 1:
         return None

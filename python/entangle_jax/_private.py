@@ -137,7 +137,7 @@ def kept_arguments(stage: Any) -> list[int] | None:
 
 @contextlib.contextmanager
 def compilations(watch: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Hand every program that this process compiles meanwhile to `watch`, in any thread: the MLIR module, the executable.
+    """Hand every program that this process compiles meanwhile, in any thread, to `watch`: MLIR module and executable.
 
     JAX has no public way to see the programs that others compile. The function stands there since 0.4, with these two
     first arguments and this result.
