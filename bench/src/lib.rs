@@ -1,7 +1,7 @@
 //! The floor: the least that any FFI handler costs, to compare the handler of `entangle` with.
 
-use entangle_core::mock::Frame;
-use entangle_core::{Traits, ffi, handle};
+use xla_ffi::mock::Frame;
+use xla_ffi::{Traits, ffi, handle};
 
 /// A handler that returns at once. Called with the operands and aliases of `entangle`, it takes what XLA itself takes.
 ///
@@ -29,7 +29,8 @@ unsafe fn registration(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
 }
 
 /// The handlers by name.
-pub const HANDLERS: [(&str, ffi::Handler); 2] = [("floor", entangle_bench_floor), ("entangle", entangle_cpu::entangle)];
+pub const HANDLERS: [(&str, ffi::Handler); 2] =
+    [("floor", entangle_bench_floor), ("entangle", entangle_cpu::TARGETS[0].handler)];
 
 /// A call frame with that many payload leaves and as many witnesses, each result in the memory of its operand.
 #[must_use]

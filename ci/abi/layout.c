@@ -1,5 +1,5 @@
-// Prints "struct.field offset" for every field that crates/entangle-core/src/ffi.rs mirrors, and "struct end" for where
-// the last of them ends: the same lines in the same order as `cargo run -p entangle-core --example layout`.
+// Prints "struct.field offset" for every field that crates/xla-ffi/src/ffi.rs mirrors, and "struct end" for where
+// the last of them ends: the same lines in the same order as `cargo run -p xla-ffi --example layout`.
 #include <stdio.h>
 
 #include "xla/ffi/api/c_api.h"
@@ -9,6 +9,12 @@
 #define GET_DETAILS XLA_FFI_Error_GetMessage
 #else
 #define GET_DETAILS XLA_FFI_Error_GetDetails
+#endif
+
+#ifdef XLA_FFI_INVOKE_CONTEXT_IS_EXECUTION_CONTEXT
+#define CONTEXT_GET XLA_FFI_ExecutionContext_Get
+#else
+#define CONTEXT_GET XLA_FFI_InvokeContext_Get
 #endif
 
 #define FIELD(type, field) printf("%s.%s %zu\n", name, #field, offsetof(type, field))
@@ -69,6 +75,84 @@ int main(void) {
   FIELD(XLA_FFI_Stream_Get_Args, stream);
   END(XLA_FFI_Stream_Get_Args, stream);
 
+  name = "XLA_FFI_TypeInfo";
+  FIELD(XLA_FFI_TypeInfo, struct_size);
+  FIELD(XLA_FFI_TypeInfo, extension_start);
+  FIELD(XLA_FFI_TypeInfo, deleter);
+  END(XLA_FFI_TypeInfo, deleter);
+
+  name = "XLA_FFI_Type_Register_Args";
+  FIELD(XLA_FFI_Type_Register_Args, struct_size);
+  FIELD(XLA_FFI_Type_Register_Args, extension_start);
+  FIELD(XLA_FFI_Type_Register_Args, name);
+  FIELD(XLA_FFI_Type_Register_Args, type_id);
+  FIELD(XLA_FFI_Type_Register_Args, type_info);
+  END(XLA_FFI_Type_Register_Args, type_info);
+
+  name = "XLA_FFI_State_Set_Args";
+  FIELD(XLA_FFI_State_Set_Args, struct_size);
+  FIELD(XLA_FFI_State_Set_Args, extension_start);
+  FIELD(XLA_FFI_State_Set_Args, ctx);
+  FIELD(XLA_FFI_State_Set_Args, stage);
+  FIELD(XLA_FFI_State_Set_Args, type_id);
+  FIELD(XLA_FFI_State_Set_Args, state);
+  END(XLA_FFI_State_Set_Args, state);
+
+  name = "XLA_FFI_State_Get_Args";
+  FIELD(XLA_FFI_State_Get_Args, struct_size);
+  FIELD(XLA_FFI_State_Get_Args, extension_start);
+  FIELD(XLA_FFI_State_Get_Args, ctx);
+  FIELD(XLA_FFI_State_Get_Args, stage);
+  FIELD(XLA_FFI_State_Get_Args, type_id);
+  FIELD(XLA_FFI_State_Get_Args, state);
+  END(XLA_FFI_State_Get_Args, state);
+
+  name = "XLA_FFI_DeviceMemory_Allocate_Args";
+  FIELD(XLA_FFI_DeviceMemory_Allocate_Args, struct_size);
+  FIELD(XLA_FFI_DeviceMemory_Allocate_Args, extension_start);
+  FIELD(XLA_FFI_DeviceMemory_Allocate_Args, ctx);
+  FIELD(XLA_FFI_DeviceMemory_Allocate_Args, size);
+  FIELD(XLA_FFI_DeviceMemory_Allocate_Args, alignment);
+  FIELD(XLA_FFI_DeviceMemory_Allocate_Args, data);
+  END(XLA_FFI_DeviceMemory_Allocate_Args, data);
+
+  name = "XLA_FFI_DeviceMemory_Free_Args";
+  FIELD(XLA_FFI_DeviceMemory_Free_Args, struct_size);
+  FIELD(XLA_FFI_DeviceMemory_Free_Args, extension_start);
+  FIELD(XLA_FFI_DeviceMemory_Free_Args, ctx);
+  FIELD(XLA_FFI_DeviceMemory_Free_Args, size);
+  FIELD(XLA_FFI_DeviceMemory_Free_Args, data);
+  END(XLA_FFI_DeviceMemory_Free_Args, data);
+
+  name = "XLA_FFI_ThreadPool_Schedule_Args";
+  FIELD(XLA_FFI_ThreadPool_Schedule_Args, struct_size);
+  FIELD(XLA_FFI_ThreadPool_Schedule_Args, extension_start);
+  FIELD(XLA_FFI_ThreadPool_Schedule_Args, ctx);
+  FIELD(XLA_FFI_ThreadPool_Schedule_Args, task);
+  FIELD(XLA_FFI_ThreadPool_Schedule_Args, data);
+  END(XLA_FFI_ThreadPool_Schedule_Args, data);
+
+  name = "XLA_FFI_ThreadPool_NumThreads_Args";
+  FIELD(XLA_FFI_ThreadPool_NumThreads_Args, struct_size);
+  FIELD(XLA_FFI_ThreadPool_NumThreads_Args, extension_start);
+  FIELD(XLA_FFI_ThreadPool_NumThreads_Args, ctx);
+  FIELD(XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
+  END(XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
+
+  name = "XLA_FFI_RunId_Get_Args";
+  FIELD(XLA_FFI_RunId_Get_Args, struct_size);
+  FIELD(XLA_FFI_RunId_Get_Args, extension_start);
+  FIELD(XLA_FFI_RunId_Get_Args, ctx);
+  FIELD(XLA_FFI_RunId_Get_Args, run_id);
+  END(XLA_FFI_RunId_Get_Args, run_id);
+
+  name = "XLA_FFI_DeviceOrdinal_Get_Args";
+  FIELD(XLA_FFI_DeviceOrdinal_Get_Args, struct_size);
+  FIELD(XLA_FFI_DeviceOrdinal_Get_Args, extension_start);
+  FIELD(XLA_FFI_DeviceOrdinal_Get_Args, ctx);
+  FIELD(XLA_FFI_DeviceOrdinal_Get_Args, device_ordinal);
+  END(XLA_FFI_DeviceOrdinal_Get_Args, device_ordinal);
+
   name = "XLA_FFI_Buffer";
   FIELD(XLA_FFI_Buffer, struct_size);
   FIELD(XLA_FFI_Buffer, extension_start);
@@ -124,23 +208,81 @@ int main(void) {
   FIELD(XLA_FFI_Api, XLA_FFI_Error_Destroy);
   FIELD(XLA_FFI_Api, XLA_FFI_Handler_Register);
   FIELD(XLA_FFI_Api, XLA_FFI_Stream_Get);
-  END(XLA_FFI_Api, XLA_FFI_Stream_Get);
+  FIELD(XLA_FFI_Api, XLA_FFI_Type_Register);
+  printf("%s.XLA_FFI_InvokeContext_Get %zu\n", name, offsetof(XLA_FFI_Api, CONTEXT_GET));
+  FIELD(XLA_FFI_Api, XLA_FFI_State_Set);
+  FIELD(XLA_FFI_Api, XLA_FFI_State_Get);
+  FIELD(XLA_FFI_Api, XLA_FFI_DeviceMemory_Allocate);
+  FIELD(XLA_FFI_Api, XLA_FFI_DeviceMemory_Free);
+  FIELD(XLA_FFI_Api, XLA_FFI_ThreadPool_Schedule);
+  FIELD(XLA_FFI_Api, XLA_FFI_ThreadPool_NumThreads);
+  FIELD(XLA_FFI_Api, XLA_FFI_Future_Create);
+  FIELD(XLA_FFI_Api, XLA_FFI_Future_SetAvailable);
+  FIELD(XLA_FFI_Api, XLA_FFI_Future_SetError);
+  FIELD(XLA_FFI_Api, XLA_FFI_RunId_Get);
+  FIELD(XLA_FFI_Api, XLA_FFI_DeviceOrdinal_Get);
+  END(XLA_FFI_Api, XLA_FFI_DeviceOrdinal_Get);
 
   printf("sizeof(XLA_FFI_ByteSpan) %zu\n", sizeof(XLA_FFI_ByteSpan));
   printf("XLA_FFI_ByteSpan.len %zu\n", offsetof(XLA_FFI_ByteSpan, len));
+  printf("sizeof(XLA_FFI_TypeId) %zu\n", sizeof(XLA_FFI_TypeId));
+  printf("sizeof(XLA_FFI_Scalar) %zu\n", sizeof(XLA_FFI_Scalar));
+  printf("XLA_FFI_Scalar.value %zu\n", offsetof(XLA_FFI_Scalar, value));
+  printf("sizeof(XLA_FFI_Array) %zu\n", sizeof(XLA_FFI_Array));
+  printf("XLA_FFI_Array.size %zu\n", offsetof(XLA_FFI_Array, size));
+  printf("XLA_FFI_Array.data %zu\n", offsetof(XLA_FFI_Array, data));
   VALUE(XLA_FFI_Extension_Metadata);
+  VALUE(XLA_FFI_ExecutionStage_INSTANTIATE);
+  VALUE(XLA_FFI_ExecutionStage_PREPARE);
+  VALUE(XLA_FFI_ExecutionStage_INITIALIZE);
   VALUE(XLA_FFI_ExecutionStage_EXECUTE);
   VALUE(XLA_FFI_ArgType_BUFFER);
   VALUE(XLA_FFI_RetType_BUFFER);
+  VALUE(XLA_FFI_AttrType_ARRAY);
+  VALUE(XLA_FFI_AttrType_DICTIONARY);
+  VALUE(XLA_FFI_AttrType_SCALAR);
   VALUE(XLA_FFI_AttrType_STRING);
   VALUE(XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
   VALUE(XLA_FFI_API_MAJOR);
+  VALUE(XLA_FFI_Error_Code_CANCELLED);
+  VALUE(XLA_FFI_Error_Code_UNKNOWN);
   VALUE(XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  VALUE(XLA_FFI_Error_Code_DEADLINE_EXCEEDED);
+  VALUE(XLA_FFI_Error_Code_NOT_FOUND);
+  VALUE(XLA_FFI_Error_Code_ALREADY_EXISTS);
+  VALUE(XLA_FFI_Error_Code_PERMISSION_DENIED);
+  VALUE(XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
   VALUE(XLA_FFI_Error_Code_FAILED_PRECONDITION);
+  VALUE(XLA_FFI_Error_Code_ABORTED);
+  VALUE(XLA_FFI_Error_Code_OUT_OF_RANGE);
   VALUE(XLA_FFI_Error_Code_UNIMPLEMENTED);
   VALUE(XLA_FFI_Error_Code_INTERNAL);
   VALUE(XLA_FFI_Error_Code_UNAVAILABLE);
+  VALUE(XLA_FFI_Error_Code_DATA_LOSS);
+  VALUE(XLA_FFI_Error_Code_UNAUTHENTICATED);
+  VALUE(XLA_FFI_DataType_PRED);
+  VALUE(XLA_FFI_DataType_S8);
+  VALUE(XLA_FFI_DataType_S16);
   VALUE(XLA_FFI_DataType_S32);
+  VALUE(XLA_FFI_DataType_S64);
+  VALUE(XLA_FFI_DataType_U8);
+  VALUE(XLA_FFI_DataType_U16);
+  VALUE(XLA_FFI_DataType_U32);
+  VALUE(XLA_FFI_DataType_U64);
+  VALUE(XLA_FFI_DataType_F16);
   VALUE(XLA_FFI_DataType_F32);
+  VALUE(XLA_FFI_DataType_F64);
+  VALUE(XLA_FFI_DataType_BF16);
+  VALUE(XLA_FFI_DataType_C64);
+  VALUE(XLA_FFI_DataType_C128);
+  VALUE(XLA_FFI_DataType_F8E5M2);
+  VALUE(XLA_FFI_DataType_F8E3M4);
+  VALUE(XLA_FFI_DataType_F8E4M3);
+  VALUE(XLA_FFI_DataType_F8E4M3FN);
+  VALUE(XLA_FFI_DataType_F8E4M3B11FNUZ);
+  VALUE(XLA_FFI_DataType_F8E5M2FNUZ);
+  VALUE(XLA_FFI_DataType_F8E4M3FNUZ);
+  VALUE(XLA_FFI_DataType_F8E8M0FNU);
+  VALUE(XLA_FFI_DataType_TOKEN);
   return 0;
 }

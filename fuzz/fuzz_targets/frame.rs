@@ -8,22 +8,75 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{offset_of, size_of};
-use core::ptr::{null, null_mut};
+use core::ptr::null_mut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use arbitrary::Arbitrary;
-use entangle_core::ffi;
 use libfuzzer_sys::fuzz_target;
+use xla_ffi::{Arg, Attributes, Complex, Device, Handler, InPlace, Operand, Output, Value, ffi, handler};
 
-const HANDLERS: &[(ffi::Handler, bool)] = &[
-    (entangle_cpu::entangle, false),
-    (entangle_cuda::entangle, true),
-    (entangle_cuda::entangle_in_graph, true),
-    (entangle_rocm::entangle, true),
-    (entangle_rocm::entangle_in_graph, true),
-    (entangle_cpu::slots::read, false),
-    (entangle_cpu::slots::write, false),
-];
+/// Reads all that typed views and attributes can have, and writes its results.
+fn typed(
+    x: Operand<'_, f32>,
+    flags: Option<Operand<'_, bool, 1>>,
+    z: Option<Operand<'_, Complex<f64>, 2>>,
+    rest: Vec<xla_ffi::Buffer<'_, Arg>>,
+    mut y: Output<'_, f32>,
+    mut more: Option<Output<'_, i64, 1, Device>>,
+    all: Attributes<'_>,
+) {
+    let sum = x.iter().sum::<f32>() + z.map_or(0.0, |z| z.iter().map(|z| z.re as f32).sum());
+    let flags = flags.map_or(0, |flags| flags.iter().filter(|&&flag| flag).count());
+    let elements: usize = rest.iter().map(|each| each.elements().unwrap_or(0).min(1 << 20)).sum();
+    y.fill_with(|index| sum + index as f32 + flags as f32 + elements as f32);
+    std::hint::black_box(more.as_mut().map(Output::as_mut_ptr));
+    look_at(&all, 0);
+}
+
+fn look_at(attributes: &Attributes<'_>, depth: usize) {
+    for name in attributes.names().unwrap_or_default() {
+        match attributes.value(name) {
+            Ok(Some(Value::Scalar(it) | Value::Array(it))) => {
+                let _ = std::hint::black_box((
+                    it.elements::<f32>().map(|all| all.map(|all| all.iter().sum::<f32>())),
+                    it.elements::<i64>().map(|all| all.map(|all| all.iter().fold(0, |sum, x| sum ^ x))),
+                    it.elements::<bool>().map(|all| all.map(|all| all.iter().filter(|&&x| x).count())),
+                ));
+            }
+            Ok(Some(Value::String(text))) => assert!(text.len() < 1 << 20),
+            Ok(Some(Value::Dictionary(more))) if depth < 4 => look_at(&more, depth + 1),
+            _ => {}
+        }
+    }
+}
+
+handler!(Typed = typed(x, flags, z, rest, y, more; all, ..));
+
+fn change(mut x: InPlace<'_, f32>, others: Vec<InPlace<'_, u8>>, _label: Option<&str>, _factor: Option<f64>) {
+    x.iter_mut().for_each(|x| *x += 1.0);
+    for mut other in others {
+        other.fill(7);
+    }
+}
+
+handler!(Change = change(x, others; label, factor));
+
+/// The handlers, and whether they need a stream. The slots of GPUs would pass the stream on to a driver.
+fn handlers() -> [(ffi::Handler, bool); 9] {
+    let [entangle, read, write] = entangle_cpu::TARGETS.map(|target| target.handler);
+    let [cuda, rocm] = [entangle_cuda::TARGETS, entangle_rocm::TARGETS].map(|[entangle, ..]| entangle);
+    [
+        (entangle, false),
+        (cuda.handler, true),
+        (cuda.in_graph.unwrap(), true),
+        (rocm.handler, true),
+        (rocm.in_graph.unwrap(), true),
+        (read, false),
+        (write, false),
+        (Typed::FUNCTION, false),
+        (Change::FUNCTION, false),
+    ]
+}
 /// The first of them that are `entangle`.
 const PASS_THROUGH: usize = 5;
 
@@ -76,11 +129,19 @@ struct List {
 }
 
 #[derive(Arbitrary, Debug)]
+enum AttributeValue {
+    Text(Vec<u8>),
+    Scalar { dtype: i8, bytes: [u8; 16] },
+    Array { dtype: i8, elements: Vec<u8> },
+    Dictionary { size: u8, negative: bool, entries: Vec<Attribute> },
+    Other(i8),
+}
+
+#[derive(Arbitrary, Debug)]
 struct Attribute {
-    kind: i8,
-    label: bool,
+    value: AttributeValue,
+    known: u8,
     name: Vec<u8>,
-    text: Vec<u8>,
     pointers: [Pointer; 4],
 }
 
@@ -173,12 +234,7 @@ fn dimension(byte: u8) -> i64 {
 
 /// How many bytes a buffer has whose elements must be there: `None` if there are too many to be had, or none.
 fn bytes_of(buffer: &Buffer, dims: &[i64]) -> Option<usize> {
-    let width = match buffer.dtype {
-        2 | 6 => 1,
-        3 | 7 => 2,
-        4 | 8 | 11 => 4,
-        _ => 8,
-    };
+    let width = width_of(buffer.dtype);
     let count = dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(usize::try_from(dim).ok()?))?;
     count.checked_mul(width).filter(|&bytes| bytes <= 4096)
 }
@@ -216,14 +272,12 @@ fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut 
     };
     let list = memory.list(&dims);
     let struct_size = size_near(from.size, ffi::Buffer::END);
-    let value = ffi::Buffer {
-        struct_size,
-        extension_start: null_mut(),
-        dtype: from.dtype.into(),
-        data: data.start.cast(),
-        rank,
-        dims: damaged(list, from.dims_pointer),
-    };
+    let mut value = ffi::Buffer::new();
+    value.struct_size = struct_size;
+    value.dtype = from.dtype.into();
+    value.data = data.start.cast();
+    value.rank = rank;
+    value.dims = damaged(list, from.dims_pointer);
     let item = memory.partly(value, struct_size);
     (damaged(item, from.pointer).cast(), data)
 }
@@ -255,6 +309,73 @@ fn span(memory: &mut Memory, text: &[u8], at: Pointer, text_at: Pointer) -> *con
     damaged(span, at)
 }
 
+/// A list of attributes. What a value points to is there, or the pointer shows that it is not.
+fn attributes(
+    memory: &mut Memory,
+    from: &[Attribute],
+    struct_size: usize,
+    negative: bool,
+    damage: [Pointer; 3],
+) -> ffi::Attrs {
+    let (mut kinds, mut names, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for each in from.iter().take(4) {
+        let name = match each.known {
+            0..64 => b"label".as_slice(),
+            64..96 => b"factor",
+            96..128 => b"all",
+            _ => &each.name[..],
+        };
+        names.push(span(memory, name, each.pointers[0], each.pointers[1]));
+        let (kind, value): (c_int, *const c_void) = match &each.value {
+            AttributeValue::Text(text) => {
+                (ffi::ATTR_STRING, span(memory, text, each.pointers[2], each.pointers[3]).cast())
+            }
+            AttributeValue::Scalar { dtype, bytes } => {
+                let data = memory.bytes(16, 16);
+                // SAFETY: there are 16 bytes.
+                unsafe { data.copy_from_nonoverlapping(bytes.as_ptr(), 16) };
+                let value = damaged(data, each.pointers[3]).cast();
+                let scalar = memory.list(&[ffi::Scalar { dtype: (*dtype).into(), value }]);
+                (ffi::ATTR_SCALAR, damaged(scalar, each.pointers[2]).cast_const().cast())
+            }
+            AttributeValue::Array { dtype, elements } => {
+                let data = memory.bytes(elements.len(), 16);
+                // SAFETY: there are as many bytes.
+                unsafe { data.copy_from_nonoverlapping(elements.as_ptr(), elements.len()) };
+                let width = width_of(*dtype);
+                let array =
+                    ffi::Array { dtype: (*dtype).into(), size: elements.len() / width, data: damaged(data, each.pointers[3]).cast() };
+                let array = memory.list(&[array]);
+                (ffi::ATTR_ARRAY, damaged(array, each.pointers[2]).cast_const().cast())
+            }
+            AttributeValue::Dictionary { size, negative, entries } => {
+                let struct_size = size_near(*size, ffi::Attrs::END);
+                let inner = attributes(memory, entries, struct_size, *negative, [each.pointers[3]; 3]);
+                let inner = memory.partly(inner, struct_size);
+                (ffi::ATTR_DICTIONARY, damaged(inner, each.pointers[2]).cast_const().cast())
+            }
+            AttributeValue::Other(kind) => {
+                let kind = c_int::from(*kind);
+                (if (1..=4).contains(&kind) { 5 } else { kind }, null_mut::<c_void>().cast_const())
+            }
+        };
+        kinds.push(kind);
+        values.push(value);
+    }
+    let mut attrs = ffi::Attrs::new();
+    attrs.struct_size = struct_size;
+    attrs.size = if negative { -1 } else { names.len() as i64 };
+    attrs.types = damaged(memory.list(&kinds), damage[0]);
+    attrs.names = damaged(memory.list(&names), damage[1]);
+    attrs.attrs = damaged(memory.list(&values), damage[2]);
+    attrs
+}
+
+/// The bytes of an element.
+fn width_of(dtype: i8) -> usize {
+    xla_ffi::DType(dtype.into()).bytes().unwrap_or(8)
+}
+
 // The runtime: its errors are numbers.
 
 unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::Error {
@@ -268,9 +389,9 @@ unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::
 
 unsafe extern "C" fn error_get_details(args: *mut ffi::ErrorGetDetailsArgs) {
     // SAFETY: the handler passes a complete struct.
-    let args = unsafe { &mut *args };
-    if args.error as usize == 24 {
-        args.message = c"the runtime cannot".as_ptr();
+    if unsafe { (*args).error } as usize == 24 {
+        // SAFETY: as above.
+        unsafe { (*args).message = c"the runtime cannot".as_ptr() };
     }
 }
 
@@ -281,47 +402,41 @@ unsafe extern "C" fn error_destroy(args: *mut ffi::ErrorDestroyArgs) {
 }
 
 unsafe extern "C" fn stream_get(args: *mut ffi::StreamGetArgs) -> *mut ffi::Error {
-    // SAFETY: the handler passes a complete struct.
-    let args = unsafe { &mut *args };
-    // SAFETY: the context is the `Stream` of the input.
-    match unsafe { &*args.ctx.cast::<Stream>() } {
+    // SAFETY: the handler passes a complete struct, with the context, which is the `Stream` of the input.
+    match unsafe { &*(*args).ctx.cast::<Stream>() } {
         Stream::Missing | Stream::NoFunction => {}
-        Stream::Is(stream) => args.stream = usize::from(*stream) as *mut c_void,
+        // SAFETY: as above.
+        Stream::Is(stream) => unsafe { (*args).stream = usize::from(*stream) as *mut c_void },
         Stream::Fails => return 24 as *mut ffi::Error,
         Stream::FailsWithoutWords => return 32 as *mut ffi::Error,
     }
     null_mut()
 }
 
-fn version(size: usize) -> ffi::ApiVersion {
-    ffi::ApiVersion { struct_size: size, extension_start: null_mut(), major_version: -1, minor_version: -1 }
+fn extension_of(struct_size: usize, kind: c_int, next: *mut ffi::Extension) -> ffi::Extension {
+    let mut extension = ffi::Extension::new();
+    extension.struct_size = struct_size;
+    extension.kind = kind;
+    extension.next = next;
+    extension
 }
 
 fuzz_target!(|input: Input| {
     let mut memory = Memory::default();
-    let which = usize::from(input.handler) % HANDLERS.len();
-    let (handler, on_gpu) = HANDLERS[which];
+    let handlers = handlers();
+    let which = usize::from(input.handler) % handlers.len();
+    let (handler, on_gpu) = handlers[which];
 
     let (args_len, arg_types, arg_items, operands) = buffers(&mut memory, &input.args, &[]);
     let (rets_len, ret_types, ret_items, results) = buffers(&mut memory, &input.rets, &operands);
 
-    let mut names = Vec::new();
-    let mut values = Vec::new();
-    for each in input.attributes.iter().take(4) {
-        let name = if each.label { b"label" } else { &each.name[..] };
-        names.push(span(&mut memory, name, each.pointers[0], each.pointers[1]));
-        values.push(span(&mut memory, &each.text, each.pointers[2], each.pointers[3]).cast::<c_void>());
-    }
-    let kinds: Vec<c_int> =
-        input.attributes.iter().take(4).map(|each| if each.kind < 100 { ffi::ATTR_STRING } else { each.kind.into() }).collect();
-    let attributes = ffi::Attrs {
-        struct_size: size_near(input.attributes_size, ffi::Attrs::END),
-        extension_start: null_mut(),
-        size: if input.attributes_negative { -1 } else { names.len() as i64 },
-        types: damaged(memory.list(&kinds), input.attribute_pointers[0]),
-        names: damaged(memory.list(&names), input.attribute_pointers[1]),
-        attrs: damaged(memory.list(&values), input.attribute_pointers[2]),
-    };
+    let attributes = attributes(
+        &mut memory,
+        &input.attributes,
+        size_near(input.attributes_size, ffi::Attrs::END),
+        input.attributes_negative,
+        input.attribute_pointers,
+    );
 
     // The list of extensions, from its end. A query that is found must be one that can be answered.
     let mut extension: *mut ffi::Extension = null_mut();
@@ -331,17 +446,19 @@ fuzz_target!(|input: Input| {
             Extension::Unknown { size, kind } => {
                 let struct_size = size_near(*size, ffi::Extension::END);
                 let kind = if *kind == 1 { 2 } else { (*kind).into() };
-                extension = memory.partly(ffi::Extension { struct_size, kind, next: extension }, struct_size);
+                extension = memory.partly(extension_of(struct_size, kind, extension), struct_size);
             }
             Extension::Metadata { base_size, size } => {
                 let of_metadata = size_near(*size, ffi::Metadata::END).max(ffi::Metadata::END);
-                metadata = memory.partly(
-                    ffi::Metadata { struct_size: of_metadata, api_version: version(24), traits: u32::MAX },
-                    of_metadata,
-                );
+                let mut answer = ffi::Metadata::new();
+                answer.struct_size = of_metadata;
+                answer.traits = u32::MAX;
+                metadata = memory.partly(answer, of_metadata);
                 let struct_size = size_near(*base_size, ffi::MetadataExtension::END);
-                let base = ffi::Extension { struct_size, kind: ffi::EXTENSION_METADATA, next: extension };
-                extension = memory.partly(ffi::MetadataExtension { base, metadata }, struct_size).cast();
+                let mut query = ffi::MetadataExtension::new();
+                query.base = extension_of(struct_size, ffi::EXTENSION_METADATA, extension);
+                query.metadata = metadata;
+                extension = memory.partly(query, struct_size).cast();
             }
         }
     }
@@ -349,46 +466,32 @@ fuzz_target!(|input: Input| {
     // An API table and a frame that are at least long enough to return an error with.
     let least = offset_of!(ffi::Api, error_create) + size_of::<usize>();
     let api_size = least + usize::from(input.api_size) % (size_of::<ffi::Api>() + 64 - least);
-    let api = memory.partly(
-        ffi::Api {
-            struct_size: api_size,
-            extension_start: null_mut(),
-            api_version: version(24),
-            internal_api: null(),
-            error_create: Some(error_create),
-            error_get_details: Some(error_get_details),
-            error_destroy: Some(error_destroy),
-            handler_register: null(),
-            stream_get: (!matches!(input.stream, Stream::NoFunction)).then_some(stream_get),
-        },
-        api_size,
-    );
+    let mut api = ffi::Api::new();
+    api.struct_size = api_size;
+    api.error_create = Some(error_create);
+    api.error_get_details = Some(error_get_details);
+    api.error_destroy = Some(error_destroy);
+    api.stream_get = (!matches!(input.stream, Stream::NoFunction)).then_some(stream_get);
+    let api = memory.partly(api, api_size);
     let mut stream = input.stream;
     let frame_size =
         size_near(input.frame_size, ffi::CallFrame::END).max(offset_of!(ffi::CallFrame, api) + size_of::<usize>());
     let stage = if input.stage < 200 { ffi::STAGE_EXECUTE } else { c_int::from(input.stage) - 202 };
-    let frame = ffi::CallFrame {
-        struct_size: frame_size,
-        extension_start: extension,
-        api,
-        ctx: (&raw mut stream).cast(),
-        stage,
-        args: ffi::Args {
-            struct_size: size_near(input.args.size_of_struct, ffi::Args::END),
-            extension_start: null_mut(),
-            size: args_len,
-            types: arg_types,
-            items: arg_items,
-        },
-        rets: ffi::Rets {
-            struct_size: size_near(input.rets.size_of_struct, ffi::Rets::END),
-            extension_start: null_mut(),
-            size: rets_len,
-            types: ret_types,
-            items: ret_items,
-        },
-        attrs: attributes,
-    };
+    let mut frame = ffi::CallFrame::new();
+    frame.struct_size = frame_size;
+    frame.extension_start = extension;
+    frame.api = api;
+    frame.ctx = (&raw mut stream).cast();
+    frame.stage = stage;
+    frame.args.struct_size = size_near(input.args.size_of_struct, ffi::Args::END);
+    frame.args.size = args_len;
+    frame.args.types = arg_types;
+    frame.args.items = arg_items;
+    frame.rets.struct_size = size_near(input.rets.size_of_struct, ffi::Rets::END);
+    frame.rets.size = rets_len;
+    frame.rets.types = ret_types;
+    frame.rets.items = ret_items;
+    frame.attrs = attributes;
     let frame = memory.partly(frame, frame_size);
 
     // SAFETY: each struct is as long as its size says or as long as it can be, each list as its count says; only the frames

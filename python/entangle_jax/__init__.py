@@ -1,10 +1,13 @@
-"""Order native side-effecting calls in JAX programs.
+"""Order native calls and callbacks in JAX programs.
 
->>> from entangle_jax import entangle
->>> x = entangle(payload, witness)  # doctest: +SKIP
+XLA orders operations by the data that flows between them. Two calls that share an object behind a handle share no data,
+so XLA may swap them, merge them or drop one. There are three ways to say what must wait for what:
 
-`x` is `payload`, and whatever uses it runs after whatever made `witness`. See `entangle`; and `Handle`, with which
-nobody has to place such calls by hand.
+- `ordered`: the calls of a function run as the function reads. `reads` and `writes` say what they do.
+- `Handle`: the calls that use one object are in order, across jitted functions.
+- `entangle`: one value waits for others.
+
+`audit` proves the order of a compiled program.
 """
 
 import importlib

@@ -23,7 +23,20 @@ _MAX_LINES = 4
 
 
 class RaceError(RuntimeError):
-    """Native calls that touch the same object are not ordered by data. The report says which."""
+    """Native calls that touch the same object are not ordered by data. The report says which.
+
+    Examples:
+      >>> from entangle_jax import RaceError, audit, testing
+      >>> def program(token):
+      ...     before = testing.read(token)
+      ...     return before, testing.write(token, 1.0)
+      >>> report = audit(program, testing.slot(0), reads=[testing.READ_TARGET], writes=[testing.WRITE_TARGET])
+      >>> try:
+      ...     report.raise_if_races()
+      ... except RaceError as error:
+      ...     print("RACE" in str(error))
+      True
+    """
 
 
 @dataclass(frozen=True)
@@ -183,7 +196,19 @@ class Entangle:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What `audit` found. `str(report)` is a table, and a notebook draws the picture."""
+    """What `audit` found. `str(report)` is a table, and a notebook draws the picture.
+
+    Examples:
+      >>> from entangle_jax import audit, testing
+      >>> def program(token):
+      ...     before = testing.read(token)
+      ...     return before, testing.write(token, 1.0)
+      >>> report = audit(program, testing.slot(0), reads=[testing.READ_TARGET], writes=[testing.WRITE_TARGET])
+      >>> [(race.first.kind, race.second.kind) for race in report.races]
+      [('read', 'write')]
+      >>> report.ordered(testing.READ_TARGET, testing.WRITE_TARGET)
+      False
+    """
 
     module: str
     """The name of the program."""

@@ -42,7 +42,14 @@ _SAME_VALUE = ("reshape", "squeeze", "convert_element_type", "bitcast_convert_ty
 
 @dataclasses.dataclass(frozen=True)
 class CallSite:
-    """A call that XLA cannot see into, at one place of a function. The body of a loop counts once."""
+    """A call that XLA cannot see into, at one place of a function. The body of a loop counts once.
+
+    Examples:
+      >>> from entangle_jax import calls, testing
+      >>> found = calls(lambda token: testing.write(token, testing.read(token)), testing.slot(0))
+      >>> found[0].name, found[0].operands, found[0].handles
+      ('entangle_testing_read', ('int32[]',), (0,))
+    """
 
     index: int
     """Its position among the calls of the function, in the order of the text."""
@@ -86,7 +93,14 @@ class CallSite:
 
 
 class Calls(tuple[CallSite, ...]):
-    """The calls of a function in the order of its text. Printed, it is a table that ends with what to do."""
+    """The calls of a function in the order of its text. Printed, it is a table that ends with what to do.
+
+    Examples:
+      >>> from entangle_jax import calls, testing
+      >>> found = calls(lambda token: testing.write(token, testing.read(token)), testing.slot(0))
+      >>> [call.name for call in found]
+      ['entangle_testing_read', 'entangle_testing_write']
+    """
 
     __slots__ = ()
 

@@ -21,7 +21,7 @@ def entangle(payload: P, *witnesses: Any) -> P:
     changes it share no data, so XLA may merge, drop or swap them. Tie them together: ::
 
         y = solve(handle, b)                  # reads the factorisation
-        handle = entangle(handle, y)          # whoever uses the handle from here on waits for y
+        handle = entangle(handle, y)          # what uses the handle from here on waits for y
         handle = refactor(handle, values)     # changes the factorisation: after the solve
 
     The call is opaque to XLA's optimizer and transparent to all else: it computes nothing, copies nothing that
@@ -46,11 +46,23 @@ def entangle(payload: P, *witnesses: Any) -> P:
 
     Warns:
       OrderingWarning: something cannot be ordered: the witnesses, or the payload, contain no array; a leaf has no
-        elements (unless no leaf has any: then there is nothing to order); or the platform has no native handler.
-        Outside of `jit` at least once for each signature.
+        elements (unless no leaf has any: then there is nothing to order); the platform is none of CPU, CUDA, ROCm and
+        TPU; or, on TPU, a leaf is an XLA token. Outside of `jit` at least once for each signature.
 
     Outside of `jit` the payload is copied, as is any argument that is not donated: entangle the
     small array that names a native object, not the large ones beside it.
+
+    Examples:
+      >>> import jax
+      >>> from entangle_jax import entangle, testing
+      >>> @jax.jit
+      ... def program(token):
+      ...     before = testing.read(token)
+      ...     token = testing.write(entangle(token, before), 1.0)  # the write waits for the read
+      ...     return before, testing.read(token)
+      >>> testing.reset()
+      >>> [float(value) for value in program(testing.slot(0))]
+      [0.0, 1.0]
     """
     if not witnesses:
         return payload

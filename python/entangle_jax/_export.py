@@ -14,5 +14,14 @@ def export_checks() -> list[export.DisabledSafetyCheck]:
         jax.export.export(jax.jit(f), disabled_checks=entangle_jax.export_checks())(x)
 
     is safe. The process that runs the program must `import entangle_jax`, which registers the target.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from entangle_jax import entangle, export_checks
+      >>> x = jnp.arange(3.0)
+      >>> exported = jax.export.export(jax.jit(entangle), disabled_checks=export_checks())(x, x + 1)
+      >>> jax.export.deserialize(exported.serialize()).call(x, x + 1).tolist()
+      [0.0, 1.0, 2.0]
     """
     return [export.DisabledSafetyCheck.custom_call(TARGET)]

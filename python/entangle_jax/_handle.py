@@ -84,6 +84,20 @@ class Handle(Generic[T]):
 
     Raises:
       TypeError: a leaf of the token is not an array, or there is none; or the token contains handles (see `join`).
+
+    Examples:
+      >>> import jax
+      >>> from entangle_jax import Handle, testing
+      >>> @jax.jit
+      ... def program(handle):
+      ...     before, handle = handle.read(testing.read)
+      ...     _, handle = handle.write(testing.write, 1.0)
+      ...     after, handle = handle.read(testing.read)
+      ...     return before, after, handle
+      >>> testing.reset()
+      >>> before, after, handle = program(Handle(testing.slot(0)))
+      >>> float(before), float(after)
+      (0.0, 1.0)
     """
 
     __slots__ = ("__weakref__", "_fence", "_past", "_token")

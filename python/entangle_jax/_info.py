@@ -13,7 +13,7 @@ import jax
 
 from entangle_jax import _native, _registration
 
-_PLUGIN = re.compile(r"jax[-_.]([a-z0-9]+)[-_.](plugin|pjrt)")
+_PLUGIN = re.compile(r"jax[-_.]([a-z0-9]+)[-_.](plugin|pjrt)|libtpu")
 
 
 def info() -> dict[str, Any]:
@@ -23,6 +23,7 @@ def info() -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.machine()}",
         "ffi_api": {"handlers": "{}.{}".format(*_native.FFI_API_VERSION), "jaxlib": _ffi_api_of_jaxlib()},
         "platforms": {name: there._asdict() for name, there in _registration.registered().items()},
+        "kernels": ["TPU"],
         "backend": _backend(),
     }
 
@@ -88,4 +89,5 @@ def run(arguments: argparse.Namespace) -> int:
     for name, there in found["platforms"].items():
         print(f"  {name}: {', '.join(there['targets'])}")
         print(f"    graph-compatible: {'yes' if there['graphs'] else 'no'} ({there['why']})")
+    print(f"\nordered by an empty kernel, without native targets\n  {', '.join(found['kernels'])}")
     return 0

@@ -113,6 +113,21 @@ def reads(
     Raises:
       TypeError: `resource` is not a name; or the function is a generator or a coroutine function, has no argument
         `handle`, or is not callable.
+
+    Examples:
+      >>> import jax
+      >>> from entangle_jax import ordered, reads, testing, writes
+      >>> look = reads("example.slot", handle="token")(testing.read)
+      >>> change = writes("example.slot", handle="token")(testing.write)
+      >>> @jax.jit
+      ... @ordered
+      ... def program(token):
+      ...     before = look(token)
+      ...     change(token, 1.0)
+      ...     return before, look(token)
+      >>> testing.reset()
+      >>> [float(value) for value in program(testing.slot(0))]
+      [0.0, 1.0]
     """
     _expect_resource("reads", resource, handle)
     return _decorator("reads", Mark(resource, False, volatile, handle is not None, opaque), handle)
@@ -136,6 +151,24 @@ def writes(
 
     Raises:
       TypeError: as for `reads`.
+
+    Examples:
+      >>> import jax
+      >>> from jax.experimental import io_callback
+      >>> from entangle_jax import ordered, writes
+      >>> lines = []
+      >>> @writes("example.lines")
+      ... def log(x):
+      ...     io_callback(lambda x: lines.append(float(x)), None, x)
+      >>> @jax.jit
+      ... @ordered
+      ... def program(x):
+      ...     log(x + 1)
+      ...     log(x)
+      >>> program(1.0)
+      >>> jax.effects_barrier()
+      >>> lines
+      [2.0, 1.0]
     """
     _expect_resource("writes", resource, handle)
     return _decorator("writes", Mark(resource, True, False, handle is not None, opaque), handle)

@@ -78,6 +78,18 @@ def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
 
     Warns:
       OrderingWarning: a call that was named does not occur in the function.
+
+    Examples:
+      >>> import jax
+      >>> from entangle_jax import ordered, testing
+      >>> def program(token):  # nothing is marked
+      ...     before = testing.read(token)
+      ...     testing.write(token, 1.0)
+      ...     return before, testing.read(token)
+      >>> in_order = ordered(program, reads=[testing.READ_TARGET], writes=[testing.WRITE_TARGET])
+      >>> testing.reset()
+      >>> [float(value) for value in jax.jit(in_order)(testing.slot(0))]
+      [0.0, 1.0]
     """
     Specification.of(reads, writes)
     if fn is None:

@@ -1,14 +1,18 @@
-"""How the call is split over devices: in place, each leaf along its own sharding, without communication.
+"""How the call is split over devices: in place, each leaf along its own sharding.
 
 An unknown custom call makes a partitioner gather its operands. Shardy is told otherwise by a rule on the operation
 and by a partitioner that is registered for the target's name, GSPMD by the latter alone. Both are found by name, so
 exported and cached programs stay valid in other processes.
+
+There is no communication, unless an operand lives on one device, as the result of a callback does: on the other devices
+XLA has a constant in its place, which waits for nothing. Such an operand is broadcast, so that all of them wait for it.
 """
 
 import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax.interpreters import mlir
 
 from entangle_jax import _private
@@ -43,6 +47,29 @@ def sharding_rule(operands: Sequence[Any], n: int) -> dict[str, Any]:
     return {"mhlo.frontend_attributes": mlir.ir.DictAttr.get({"xla.sdy.sharding_rule": written})}
 
 
+def behind_barriers(ctx: mlir.LoweringRuleContext, operands: Sequence[Any], n: int) -> list[Any]:
+    """The operands, such that one that lives on one device does not keep Shardy from splitting the others.
+
+    Shardy splits no operation whose operands are on different meshes, and one device is a mesh of its own. Behind a
+    barrier an operand is on the mesh of the others. The barriers are gone once Shardy is done. They let shardings
+    through to the call, not back: the other way nothing comes from the call to a witness or a scalar.
+    """
+    partitions: Any = ctx.module_context.module.operation.attributes["mhlo.num_partitions"]
+    config: Any = jax.config
+    if partitions.value == 1 or not config.jax_use_shardy_partitioner:
+        return list(operands)
+    sdy = _private.sdy()
+    forward = mlir.ir.IntegerAttr.get(mlir.ir.IntegerType.get_signless(32), 1)
+    return [
+        sdy.propagation_barrier(operand, forward)
+        if isinstance(operand.type, mlir.ir.RankedTensorType)
+        and operand.type.has_static_shape
+        and (i >= n or operand.type.rank == 0)
+        else operand
+        for i, operand in enumerate(operands)
+    ]
+
+
 def register(target: str) -> None:
     """Register the partitioner of `target` with every backend that is there or will be."""
     callback = functools.partial(
@@ -72,14 +99,27 @@ def _infer_sharding_from_operands(shapes: Any, shardings: Sequence[Any], result:
 
 
 def _partition(target: str, shapes: Any, shardings: Any, result: Any, result_sharding: Any, backend: Any) -> Any:
-    """The call on one device's share. A payload leaf is split as its result is, a witness as it comes."""
+    """The call on one device's share. A payload leaf is split as its result is, a witness as it comes.
+
+    What lives on one device is replicated instead: a leaf or a result because the other leaves wait for it as well.
+    """
     del backend
-    of_results = result_sharding.tuple_elements() if result.is_tuple() else [result_sharding]
+    of_results = [
+        _on_all_devices(each) for each in (result_sharding.tuple_elements() if result.is_tuple() else [result_sharding])
+    ]
     n = len(of_results)
-    of_operands = [*of_results, *shardings[n:]]
+    of_operands = [*of_results, *map(_on_all_devices, shardings[n:])]
+    if result.is_tuple():
+        result_sharding = _private.HloSharding.tuple_sharding(result, of_results)
+    else:
+        (result_sharding,) = of_results
     with mlir.make_ir_context():
         types = [_type_of(sharding.tile(shape)) for shape, sharding in zip(shapes, of_operands, strict=True)]
     return _program(target, types, n).encode(), of_operands, result_sharding
+
+
+def _on_all_devices(sharding: Any) -> Any:
+    return _private.HloSharding.replicate() if sharding.is_maximal() else sharding
 
 
 _TOKEN = "!stablehlo.token"

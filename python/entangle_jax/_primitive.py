@@ -4,6 +4,7 @@ Everything that JAX asks of a primitive stands here, in the order in which JAX a
 """
 
 import functools
+import importlib
 import sys
 from typing import Any
 
@@ -48,19 +49,39 @@ def _abstract_eval(*avals: Any, n: int, shared: tuple[int, ...]) -> list[Any]:
     return list(avals[:n])
 
 
-# Lowering: one custom call, each result in the memory of its operand, layouts left to XLA.
+# Lowering: one custom call for the leaves in device memory, and one for each leaf in host memory, since XLA:GPU
+# compiles no call that has a result in host memory beside another result. Each call waits for all other operands: for
+# those that have been through a call already, as they came out of it.
 def _lower_natively(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
     if n == len(operands) and not shared:  # no witness is left, as in the linear map of a checkpointed function
         return operands
+    on_host = [i for i in range(n) if getattr(ctx.avals_in[i], "memory_space", None) is jax.memory.Space.Host]
+    on_device = [i for i in range(n) if i not in on_host]
+    calls = [[i] for i in on_host]
+    if on_device:
+        calls.insert(0, on_device)
+    current = list(operands)
+    for leaves in calls:
+        order = [*leaves, *(i for i in range(len(operands)) if i not in leaves)]
+        results = _custom_call(ctx, [current[i] for i in order], [ctx.avals_in[i] for i in order], len(leaves))
+        for i, result in zip(leaves, results, strict=True):
+            current[i] = result
+    return current[:n]
+
+
+# Each result is in the memory of its operand, and XLA chooses the layouts.
+def _custom_call(ctx: mlir.LoweringRuleContext, operands: list[Any], avals: list[Any], n: int) -> list[Any]:
     lowering = jax.ffi.ffi_lowering(
         TARGET,
-        operand_output_aliases={i: i for i in range(n) if ctx.avals_in[i] is not _private.abstract_token},
+        operand_output_aliases={i: i for i in range(n) if avals[i] is not _private.abstract_token},
         skip_ffi_layout_processing=True,
         extra_attributes=_partitioning.sharding_rule(operands, n),
     )
+    ctx = ctx.replace(avals_in=avals, avals_out=avals[:n])
+    results = lowering(ctx, *_partitioning.behind_barriers(ctx, operands, n))
     return [
         result if aval is _private.abstract_token else _private.lower_with_sharding_in_types(ctx, result, aval)
-        for result, aval in zip(lowering(ctx, *operands), ctx.avals_out, strict=True)
+        for result, aval in zip(results, avals[:n], strict=True)
     ]
 
 
@@ -82,9 +103,15 @@ def _lower_to_barrier(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, sha
     return mlir.lower_fun(barrier, multiple_results=True)(ctx, *operands)
 
 
+def _lower_for_tpu(ctx: mlir.LoweringRuleContext, *operands: Any, n: int, shared: tuple[int, ...]) -> Any:
+    # Imported now, so that programs for other platforms do not pay for it.
+    return importlib.import_module("entangle_jax._tpu").lower(ctx, *operands, n=n, shared=shared)
+
+
 mlir.register_lowering(entangle_p, _lower_to_barrier)
 for _platform in NATIVE_PLATFORMS:
     mlir.register_lowering(entangle_p, _lower_natively, platform=_platform)
+mlir.register_lowering(entangle_p, _lower_for_tpu, platform="tpu")
 
 
 # Batching: every operand keeps its own axis, since nothing looks inside.
@@ -133,13 +160,12 @@ def _linearize(for_reverse: bool, nonzeros: Any, *primals: Any, n: int, shared: 
     params = {"n": n, "shared": shared}
     if not for_reverse:
         return _private.linearize_from_jvp_rule(entangle_p, for_reverse, nonzeros, *primals, **params)
-    # What a rule returns has grown from 4 values to 5 between jax 0.10 and 0.11, but for all of them it is first the
-    # results, then which of them have tangents, and last the linear map: take the rest, which is empty, from JAX
-    # itself.
-    out, _, *residuals, _ = _private.linearize_from_jvp_rule(
-        entangle_p, for_reverse, [False] * len(primals), *primals, **params
-    )
-    return out, list(nonzeros[:n]), *residuals, lambda *args: list(args[-len(primals) :][:n])
+    # A rule returns the results first, then which of them have tangents, and the linear map last. What stands between
+    # differs from version to version: take it, as it is without tangents, from JAX itself.
+    rule = list(_private.linearize_from_jvp_rule(entangle_p, for_reverse, [False] * len(primals), *primals, **params))
+    rule[1] = list(nonzeros[:n])
+    rule[-1] = lambda *args: list(args[-len(primals) :][:n])
+    return tuple(rule)
 
 
 _private.primitive_linearizations[entangle_p] = _linearize

@@ -63,6 +63,11 @@ register_plugin_callbacks: Any = _take("jax._src.xla_bridge", "register_plugin_c
 # ones insist on it for values that are still to be summed over an axis. There since 0.5.
 lower_with_sharding_in_types: Any = _take("jax._src.interpreters.mlir", "lower_with_sharding_in_types")
 
+# Where in a program a lowering stands: in a part that each device runs by itself (`shard_map`), or in one that XLA
+# splits over devices, which it cannot do to a kernel on TPU. There since 0.4.
+SPMDAxisContext: Any = _take("jax._src.sharding_impls", "SPMDAxisContext")
+ShardingContext: Any = _take("jax._src.sharding_impls", "ShardingContext")
+
 # Registers a target of the host now. `jax.ffi.register_ffi_target` keeps it until a backend is made, where a refusal
 # stops jax as a whole with "Unable to initialize backend 'cpu'", whoever is to blame. There since 0.4.
 register_host_target: Any = _take("jaxlib._jax", "register_custom_call_target")

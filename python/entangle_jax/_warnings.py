@@ -12,6 +12,16 @@ class OrderingWarning(UserWarning):
     """A call of `entangle`, or of a method of `Handle`, that does not order what it seems to order.
 
     Turn it into an error with `warnings.simplefilter("error", entangle_jax.OrderingWarning)`.
+
+    Examples:
+      >>> import warnings
+      >>> import jax.numpy as jnp
+      >>> from entangle_jax import OrderingWarning, entangle
+      >>> with warnings.catch_warnings(record=True) as caught:
+      ...     warnings.simplefilter("always")
+      ...     x = entangle(jnp.ones(3), None)  # nothing to wait for
+      >>> [warning.category.__name__ for warning in caught]
+      ['OrderingWarning']
     """
 
 

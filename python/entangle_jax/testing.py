@@ -18,6 +18,9 @@ native code that XLA knows nothing about, and the log says what really ran, in t
 
 The slots and the log belong to the process: tests that run in threads of one process use slots of their own.
 
+There are no slots on TPU, where a program cannot call native code of the host: one that uses them is a
+`NotImplementedError` when it is lowered for TPU. Test order there with callbacks, or with `entangle_jax.audit`.
+
 On a GPU the calls are made where they stand in the stream, or in the CUDA or HIP graph: operands and results are copied
 asynchronously, and the host waits for nothing.
 """
@@ -30,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import batching, mlir
 
 from entangle_jax import _native, _private
 
@@ -196,7 +200,29 @@ def _call(target: str, dtype: Any, inputs: list[Any], label: str | None, *, has_
         where = {"sharding": replicated, "manual_axis_type": of_input.mat}
     result = jax.ShapeDtypeStruct((), dtype, **where)
     call = jax.ffi.ffi_call(target, result, has_side_effect=has_side_effect, vmap_method="sequential")
-    return call(*inputs, **({} if label is None else {"label": label}))
+    # An access is looked at where it is no handle: at what is written, or what was read.
+    inputs[1:] = map(_native_p.bind, inputs[1:])
+    accessed: Any = call(*inputs, **({} if label is None else {"label": label}))
+    return _native_p.bind(accessed) if target == READ_TARGET else accessed
+
+
+# The identity, on platforms that can call native code.
+_native_p: Any = _private.Primitive("entangle_testing_native")
+_native_p.def_impl(lambda x: x)
+_native_p.def_abstract_eval(lambda aval: aval)
+batching.primitive_batchers[_native_p] = lambda operands, dims: (_native_p.bind(*operands), *dims)
+mlir.register_lowering(_native_p, lambda ctx, operand: [operand])
+
+
+def _lower_for_tpu(ctx: mlir.LoweringRuleContext, operand: Any) -> Any:
+    raise NotImplementedError(
+        "entangle_jax.testing: there are no slots on TPU, where a program cannot call native code of the host. Test "
+        "order there with `jax.pure_callback` and `jax.experimental.io_callback`, which the host runs, or with "
+        "`entangle_jax.audit`; or use slots on the CPU: `with jax.default_device(jax.devices('cpu')[0])`."
+    )
+
+
+mlir.register_lowering(_native_p, _lower_for_tpu, platform="tpu")
 
 
 def _vary(x: jax.Array, axes: frozenset[str]) -> jax.Array:

@@ -12,10 +12,10 @@ import jax
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter", "collective-broadcast")
 
-# "%name = shape opcode(", where the shape may be a tuple, which may hold spaces and one more level of parentheses.
+# "%name = shape opcode(", where the shape may be a tuple, which may hold spaces and two more levels of parentheses.
 _INSTRUCTION = re.compile(
     r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = "
-    r"(?P<shape>\((?:[^()]|\([^()]*\))*\)|\S+) (?P<op>[\w\-]+)\((?P<rest>.*)$"
+    r"(?P<shape>\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\S+) (?P<op>[\w\-]+)\((?P<rest>.*)$"
 )
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) (?:\(.*\) -> .*)?\{$")
 
@@ -125,10 +125,10 @@ def paths(hlo):
     Loops are unrolled twice: a call in a loop stands there as `label@0` and `label@1`, one in a loop in a loop as
     `label@0.1`.
     """
-    return _Interpreter(parse(hlo)).run()
+    return Interpreter(parse(hlo)).run()
 
 
-class _Interpreter:
+class Interpreter:
     """A value is the set of calls it depends on, or a list of values (a tuple)."""
 
     def __init__(self, computations):
@@ -186,7 +186,10 @@ class _Interpreter:
         label = re.search(r'backend_config=.*\blabel ?= ?\\?"(\w+)', each.text)
         if label is None:
             return upstream
-        name = label[1] + ("@" + ".".join(map(str, iteration)) if iteration else "")
+        return self.labelled(label[1], upstream, iteration)
+
+    def labelled(self, label, upstream, iteration):
+        name = label + ("@" + ".".join(map(str, iteration)) if iteration else "")
         # A label may be on several calls: what is said of it holds for every one of them.
         self.depends[name] = self.depends.get(name, upstream) & upstream
         return upstream | {name}

@@ -77,6 +77,37 @@ def assert_passes(mutations, folder):
     assert status == pytest.ExitCode.OK, output
 
 
+def failure_without(file, old, new, folder, checks):
+    """The name of the first of `checks` that fails once `old` is `new` in that file of the package; None if all pass.
+
+    `checks` is a module beside this one that lists functions in `CHECKS`. They run on 4 devices of the host.
+    """
+    code = """
+        import sys
+
+        sys.path.insert(0, sys.argv[1])
+        import jax
+
+        jax.config.update("jax_num_cpu_devices", 4)
+        import importlib
+
+        import entangle_jax
+
+        assert entangle_jax.__file__.startswith(sys.argv[2]), entangle_jax.__file__
+        for check in importlib.import_module(sys.argv[3]).CHECKS:
+            try:
+                check()
+            except Exception as error:
+                print("failed:", check.__name__, repr(error)[:300], flush=True)
+                break
+    """
+    path = copy_package(folder, [(file, old, new)])
+    _, output, errors = fresh.finish(fresh.start(code, TESTS, path, checks, path=path))
+    assert "Traceback" not in errors, errors
+    found = [line.split()[1] for line in output.splitlines() if line.startswith("failed: ")]
+    return found[0] if found else None
+
+
 _PYTEST = """
     import sys
     from pathlib import Path

@@ -215,6 +215,7 @@ def test_info_says_what_is_installed_and_registered(capsys):
         assert {"entangle", "entangle_testing_read", "entangle_testing_write"} <= set(platform["targets"])
         assert isinstance(platform["graphs"], bool)
     assert found["platforms"]["cpu"]["graphs"] is False
+    assert found["kernels"] == ["TPU"]
     handlers, jaxlib = (tuple(map(int, found["ffi_api"][of].split("."))) for of in ("handlers", "jaxlib"))
     assert handlers == (0, 1) <= jaxlib
 
@@ -226,6 +227,7 @@ def test_info_can_be_read_by_people(capsys):
         assert (
             f"  {platform}: {', '.join(there.targets)}\n    graph-compatible: {'yes' if there.graphs else 'no'}" in text
         )
+    assert "\nordered by an empty kernel, without native targets\n  TPU\n" in text
     assert f"jax              {jax.__version__}\n" in text
     assert "0.1 (this jaxlib: 0." in text
 

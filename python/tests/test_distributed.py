@@ -1,4 +1,7 @@
-"""Two processes with two devices each, connected by gloo: every process holds its part, and none of it travels."""
+"""Two processes with two devices each, connected by gloo: every process holds its part, and none of it travels.
+
+What one process has and the other lacks, the result of a callback, is what the other waits for.
+"""
 
 import socket
 
@@ -58,6 +61,44 @@ summed = jax.jit(jax.shard_map(both, mesh=mesh, in_specs=P("i"), out_specs=P()))
 ops = compiled.collectives(compiled.text(summed, x, x))
 assert len([op for op in ops if not op.endswith("-done")]) == 2, ops
 check(summed(x, x), 2 * values.reshape(4, 2, 4).sum(0))
+
+# A callback runs on one device of one process. The writes on all devices of both wait for it.
+import pathlib, threading, time
+from jax.experimental import io_callback, multihost_utils
+import one_device_checks
+from entangle_jax import testing
+tokens = spread(np.arange(4, dtype=np.int32), P("i"))
+seen = []
+noticed = pathlib.Path(sys.argv[4])  # the process without the callback says here that it has written
+def on_host(_):
+    time.sleep(0.03)
+    seen.append("a write" if testing.log() or noticed.exists() else "none")
+    return np.int32(0)
+stop = threading.Event()
+def watch():
+    while number == 1 and not stop.wait(0.001):
+        if testing.log():
+            noticed.touch()
+def write(token):
+    return testing.write(token[0], 1.0)[None]
+def ordered(tokens):
+    status = io_callback(on_host, jax.ShapeDtypeStruct((), jnp.int32), tokens.sum())
+    return jax.shard_map(write, mesh=mesh, in_specs=P("i"), out_specs=P("i"))(entangle(tokens, status))
+executable = jax.jit(ordered).lower(tokens).compile()
+assert compiled.collectives(executable.as_text()) == ["all-reduce"] * 2, executable.as_text()
+one_device_checks.assert_witnesses_are_broadcast(executable.as_text())
+for run in range(20):
+    testing.reset()
+    noticed.unlink(missing_ok=True)
+    multihost_utils.sync_global_devices(f"reset {run}")
+    stop.clear()
+    watching = threading.Thread(target=watch)
+    watching.start()
+    jax.block_until_ready(executable(tokens))
+    stop.set()
+    watching.join()
+    assert len(testing.log()) == 2
+assert set(seen) == ({"none"} if number == 0 else set()), seen
 print("right", flush=True)
 jax.distributed.shutdown()
 """
@@ -69,9 +110,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def test_a_global_array_is_entangled_without_communication():
+def test_a_global_array_is_entangled_without_communication_and_waits_for_a_callback_of_another_process(tmp_path):
     address, folder = f"127.0.0.1:{free_port()}", __file__.rsplit("/", 1)[0]
-    processes = [fresh.start(PROGRAM, number, address, folder) for number in range(2)]
+    processes = [fresh.start(PROGRAM, number, address, folder, tmp_path / "written") for number in range(2)]
     ends = [fresh.finish(process) for process in processes]
     for status, out, errors in ends:
         assert (status, out.split()[-1:]) == (0, ["right"]), errors  # gloo prints too

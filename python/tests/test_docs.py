@@ -1,38 +1,83 @@
-"""The Python code of the README and of docs/ runs as it stands, each page from top to bottom in one namespace."""
+"""The Python code of the README and of docs/ runs as it stands, and prints what stands below it."""
 
+import argparse
+import doctest
 import re
 import warnings
-from pathlib import Path
 
+import pages
 import pytest
 
-# Run from a checkout, or from a copy of the tests that brings the pages along.
-ROOT = next((folder for folder in Path(__file__).parents if (folder / "README.md").exists()), None)
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")]) if ROOT else []
+import entangle_jax
+from entangle_jax import __main__
 
 
-def code_of(page):
-    """The page's Python blocks with the numbers of their first lines. A block that begins with `# not run` is prose."""
-    text = page.read_text()
-    blocks = re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [(text[: block.start(1)].count("\n"), block[1]) for block in blocks if not block[1].startswith("# not run")]
+def program_of(page):
+    """The blocks that are the page's own program, each with what it is to print."""
+    blocks = pages.blocks_of(page)
+    return [
+        (block, pages.printed(blocks, i))
+        for i, block in enumerate(blocks)
+        if block.language == "python" and not block.title
+    ]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if code_of(page)], ids=lambda page: page.name)
-def test_the_code_of_a_page_runs_and_its_assertions_hold(page, capsys):
+@pytest.mark.parametrize("page", [page for page in pages.PAGES if program_of(page)], ids=lambda page: page.name)
+def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, capsys):
     namespace = {"__name__": "__main__"}
-    for line, code in code_of(page):
+    for block, expected in program_of(page):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            exec(compile("\n" * line + code, str(page), "exec"), namespace)
-    if page.name == "README.md":
-        assert "['read', 'write', 'read']" in capsys.readouterr().out
+            exec(compile("\n" * block.line + block.body, str(page), "exec"), namespace)
+        output = capsys.readouterr().out
+        if expected:
+            assert pages.shows(expected, output), f"{page.name}, the block at line {block.line} printed\n{output}"
+
+
+@pytest.mark.parametrize("name", sorted(set(entangle_jax.__all__) - {"__version__"}))
+def test_every_public_name_has_an_example_that_runs(name):
+    # Its own, and not those of its parts.
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(entangle_jax, name), name, module=False)
+    assert example.examples, f"entangle_jax.{name} has no example"
+    assert not doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (pages.ROOT / "docs/reference/index.md").read_text()
+    missing = [name for name in entangle_jax.__all__ if f"::: entangle_jax.{name}\n" not in text]
+    assert missing == ["__version__", "testing"]  # the latter has a page of its own
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_what_a_page_quotes_from_the_repository_stands_there(page):
+    quotes = [block for block in pages.blocks_of(page) if "/" in block.title]
+    for block in quotes:
+        assert block.body in (pages.ROOT / block.title).read_text(), (
+            f"{block.title} has changed: {page.name}:{block.line}"
+        )
+
+
+def test_every_command_and_option_is_in_the_reference():
+    text = (pages.ROOT / "docs/reference/commands.md").read_text()
+    for name, (module, _) in __main__._COMMANDS.items():
+        assert f"| `{name}" in text
+        parser = argparse.ArgumentParser()
+        module.add_arguments(parser)
+        options = re.findall(r"--[a-z-]+", parser.format_help())
+        assert [
+            option for option in options if option != "--help" and f"`{option}" not in text and option != "--xla"
+        ] == []
+
+
+def test_the_readme_says_how_to_run_the_demo_and_the_tests():
+    commands = re.findall(r"^ {4}(ci/\S+)$", (pages.ROOT / "README.md").read_text(), re.MULTILINE)
+    assert commands == ["ci/demo", "ci/test"]
 
 
 def test_every_link_to_a_file_leads_somewhere():
     dead = [
         f"{page.name}: {target}"
-        for page in [*PAGES, *ROOT.glob("*.md")]
+        for page in [*pages.PAGES, *pages.ROOT.glob("*.md")]
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
         if not (page.parent / target).exists()
     ]

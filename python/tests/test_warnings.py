@@ -110,8 +110,8 @@ def test_no_platform_handler_warns_once_for_all_calls_of_a_program_at_the_users_
             x = called(x, x + 1)
         return x
 
-    with pytest.warns(OrderingWarning, match="no native handler for tpu") as caught:
-        jax.jit(f).trace(W).lower(lowering_platforms=("tpu",))
+    with pytest.warns(OrderingWarning, match="no native handler for metal") as caught:
+        jax.jit(f).trace(W).lower(lowering_platforms=("metal",))
     assert len({str(each.message) for each in caught}) == 1
     assert caught[0].filename == __file__
     assert len(caught) == 1

@@ -1,9 +1,11 @@
-"""What can only be seen on a GPU: `checks.py [--require] OUT.json`. See `ci/gpu`, which calls this.
+"""What can only be seen on a GPU: `checks.py [--require] [--small] OUT.json`. See `ci/gpu`, which calls this.
 
 Needs nothing but jax and the package, because a machine with a GPU may have no network and no pytest.
+Runs on a model of the driver too (`ci/gpu-model`), which shows that the checks themselves work.
 """
 
 import argparse
+import ctypes
 import datetime
 import functools
 import glob
@@ -15,6 +17,8 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import dumps
@@ -27,12 +31,28 @@ from entangle_jax import _info, audit, entangle, testing
 
 _TEMPORARY = tempfile.TemporaryDirectory(prefix="entangle-gpu-")  # is removed with this object
 DUMPS = Path(_TEMPORARY.name)
-RUNS = 50
-ITERATIONS = 10_000
-REPEATS = 5
+
+
+@dataclass
+class Sizes:
+    """How often and how large. The options of the command."""
+
+    runs: int = 50
+    iterations: int = 10_000
+    repeats: int = 5
+    matrix: int = 256
+    donated: int = 1024
+    demo_runs: int = 20
+
+
+SMALL = Sizes(runs=10, iterations=10, repeats=2, matrix=16, donated=64, demo_runs=0)
+"""For a model of the driver, which interprets kernels: no times, and the demo has a test of its own there."""
 
 GPUS = {"cuda": "CUDA", "rocm": "ROCM"}
 """Platforms as jax names them, and as it registers native targets for them."""
+
+
+SIZES = Sizes()
 
 
 class Skipped(Exception):
@@ -49,15 +69,18 @@ def only_on_gpu(check):
     return checked
 
 
-def matrix(size=256):
+def matrix(size=None):
     """So scaled that products of it neither grow nor vanish."""
+    size = size or SIZES.matrix
     values = np.random.default_rng(0).standard_normal((size, size)) / np.sqrt(size)
     return jnp.asarray(values, jnp.float32)
 
 
 def check_demo(platform):
     """Every scenario of the demo is right with entangle in every run, and has the data path."""
-    runs = 20 if platform in GPUS else 2
+    if not SIZES.demo_runs:
+        raise Skipped("no runs of it were asked for")
+    runs = SIZES.demo_runs if platform in GPUS else 2
     command = [sys.executable, "-P", "-m", "entangle_jax", "demo", "--json", "--runs", str(runs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -71,7 +94,7 @@ def check_order_in_graphs(platform):
     found = {}
     for mode in programs.SCHEDULING_MODES:
         ours = _run_recorded(platform, mode, entangle)
-        assert ours["right"] == RUNS, f"{mode}: {ours}"
+        assert ours["right"] == SIZES.runs, f"{mode}: {ours}"
         # Whether it goes wrong without entangle is a matter of luck; how often it did is worth to know.
         found[mode] = {"entangle": ours, "nothing": _run_recorded(platform, mode, programs.nothing)}
     return found
@@ -84,12 +107,16 @@ def _run_recorded(platform, mode, tie):
     options = programs.recorded(mode) if platform in GPUS else None
     compiled = jax.jit(program).lower(*arguments).compile(options)
     right = 0
-    for _ in range(RUNS):
+    for _ in range(SIZES.runs):
         testing.reset()
         before, after, _ = jax.block_until_ready(compiled(*arguments))
         order = [access.label for access in testing.log()]
         right += (float(before), float(after), order) == (0.0, 1.0, ["before", "write", "after"])
-    return {"right": right, "runs": RUNS, "graphs": _graphs(platform, program.__name__, 5 if tie is entangle else 3)}
+    return {
+        "right": right,
+        "runs": SIZES.runs,
+        "graphs": _graphs(platform, program.__name__, 5 if tie is entangle else 3),
+    }
 
 
 def _graphs(platform, name, calls):
@@ -128,11 +155,11 @@ def check_donation(platform):
     del platform
     pointers = {}
     for donated in (True, False):
-        x, signal = matrix(1024) + 0, jnp.float32(1)
+        x, signal = matrix(SIZES.donated) + 0, jnp.float32(1)
         before = x.unsafe_buffer_pointer()
         tied = jax.jit(entangle, donate_argnums=0 if donated else ())(x, signal)
         pointers[donated] = before == tied.unsafe_buffer_pointer()
-        np.testing.assert_array_equal(tied, matrix(1024))
+        np.testing.assert_array_equal(tied, matrix(SIZES.donated))
     assert pointers == {True: True, False: False}
     return {"donated stays in place": pointers[True]}
 
@@ -152,8 +179,12 @@ def check_kernels(platform):
 
 
 def _device_events(compiled, *arguments):
-    """What the device did in one run, as the profiler saw it."""
+    """What the device did in one run, as the profiler saw it; or as the driver counted it, where it is a model."""
     jax.block_until_ready(compiled(*arguments))
+    if (report := _counters()) is not None:
+        before = report()
+        jax.block_until_ready(compiled(*arguments))
+        return list((report() - before).elements())
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             jax.block_until_ready(compiled(*arguments))
@@ -165,6 +196,21 @@ def _device_events(compiled, *arguments):
         ]
     assert events, f"the trace has no events of a GPU: {[plane.name for plane in profile.planes]}"
     return events
+
+
+def _counters():
+    """What a model of the driver has counted, as a function; None: it is no model. (See ci/gpu_model/src/model.cc.)"""
+    try:
+        report = ctypes.CDLL("libcuda.so.1").gpu_model_report
+    except (OSError, AttributeError):
+        return None
+    report.restype = ctypes.c_char_p
+
+    def did():
+        lines = [line.split(" ", 2) for line in report().decode().splitlines()]
+        return Counter({line[2]: int(line[1]) for line in lines if line[0] == "did"})
+
+    return did
 
 
 def check_errors(platform):
@@ -186,11 +232,11 @@ def check_times(platform):
     ties = {"no-op": programs.nothing, "optimization_barrier": programs.barrier, "entangle": entangle}
     if platform in GPUS:
         ties["plain handler"] = programs.plain(GPUS[platform])
-    iterations = ITERATIONS if platform in GPUS else 10
-    arguments = matrix(128), jnp.float32(1)
+    iterations = SIZES.iterations if platform in GPUS else 10
+    arguments = matrix(SIZES.matrix // 2), jnp.float32(1)
     compiled = {name: jax.jit(programs.loop(tie, iterations)).lower(*arguments).compile() for name, tie in ties.items()}
     seconds = {name: [] for name in ties}
-    for repeat in range(REPEATS + 1):
+    for repeat in range(SIZES.repeats + 1):
         for name, program in compiled.items():
             start = time.perf_counter()
             jax.block_until_ready(program(*arguments))
@@ -231,7 +277,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--require", action="store_true", help="a check that is skipped is a failure")
     parser.add_argument("out", type=Path, help="where to write the report, as JSON")
+    parser.add_argument("--small", action="store_true", help="for a model of the driver: few runs of small programs")
+    for size in fields(Sizes):
+        parser.add_argument(f"--{size.name.replace('_', '-')}", type=int, metavar="N")
     arguments = parser.parse_args()
+    for size in fields(Sizes):
+        given = getattr(arguments, size.name)
+        setattr(SIZES, size.name, getattr(SMALL if arguments.small else SIZES, size.name) if given is None else given)
     # XLA reads its flags when the first backend starts, which is below.
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *dumps.flags(DUMPS)])
     client = jax.devices()[0].client

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 # Libraries that every Linux has.
@@ -55,8 +56,22 @@ _SPECIAL = {
 }
 
 
-def make(site, folder):
-    """Make the libraries that the plugins in `site` need, in `folder`; return their paths in the order to load them."""
+@dataclass(frozen=True)
+class Model:
+    """Functions of a library that do more than to return an error."""
+
+    path: Path
+    """The object that they are in."""
+    functions: set
+    options: list
+    """What the linker needs for them. They need `gpu_model_missing(name)`, which is called by every other function."""
+
+
+def make(site, folder, models=None):
+    """Make the libraries that the plugins in `site` need, in `folder`; return their paths in the order to load them.
+
+    `models` has the `Model` of some of them, by name.
+    """
     plugins = [*Path(site).glob("jax_plugins/xla_rocm*/*.so"), *Path(site).glob("jax_rocm*_plugin/*.so")]
     assert plugins, f"no ROCm plugin in {site}"
     needed, versions, symbols = {}, defaultdict(set), set()
@@ -82,7 +97,11 @@ def make(site, folder):
     for name, version in sorted(symbols):
         if version or name not in versioned:  # one reference with a version serves those without
             contents[_library_of(name, versions[version] if version else needed)][version].append(name)
-    return [_build(library, contents[library], folder) for library in sorted(needed, key=_load_order)]
+    models = models or {}
+    assert models.keys() <= needed.keys(), f"the plugins need {', '.join(needed)}"
+    return [
+        _build(library, contents[library], folder, models.get(library)) for library in sorted(needed, key=_load_order)
+    ]
 
 
 def _needed_versions(elf):
@@ -113,10 +132,14 @@ def _load_order(library):
     return not library.startswith("libamdhip64"), not library.startswith("librocblas"), library
 
 
-def _build(library, contents, folder):
+def _build(library, contents, folder, model=None):
     lines, script = [], []
     for version, names in sorted(contents.items()):
-        lines += [_SPECIAL.get(name, f"int {name}(void) {{ return 1; }}") for name in names]
+        if model:
+            asked = 'int {0}(void) {{ void gpu_model_missing(const char *); gpu_model_missing("{0}"); return 801; }}'
+            lines += [asked.format(name) for name in names if name not in model.functions]
+        else:
+            lines += [_SPECIAL.get(name, f"int {name}(void) {{ return 1; }}") for name in names]
         if version:
             script.append(f"{version} {{ {'global: ' if names else ''}{' '.join(f'{name};' for name in names)} }};")
     path = os.path.join(folder, library)
@@ -133,8 +156,12 @@ def _build(library, contents, folder):
         source,
         f"-Wl,-soname,{library}",
     ]
+    if model:
+        command += [model.path, *model.options]
     if script:
         Path(exports).write_text("\n".join(script) + "\n")
         command.append(f"-Wl,--version-script={exports}")
+    if model:
+        command.append("-lstdc++")
     subprocess.run(command, check=True)
     return path

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from absent import compile_for, devices
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 from programs import nothing
 
@@ -101,6 +102,19 @@ def test_a_payload_that_is_donated_or_computed_is_not_copied(gpu, function):
     (call,) = audit(compiled.stage).entangles
     assert call.payload_bytes == call.leaves * 512 * 512 * 4
     assert call.copies == ()
+    assert not copies(compiled), compiled.text
+
+
+def test_a_donated_payload_with_a_layout_of_its_own_is_not_copied(gpu):
+    mesh = jax.sharding.Mesh(devices(gpu), ("only",))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    turned = Format(Layout((1, 0)), everywhere)
+    arguments = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere) for x in (PAYLOAD, array())]
+    compiled = compile_for(
+        gpu, entangle, *arguments, mesh=mesh, donate_argnums=0, in_shardings=(turned, everywhere), out_shardings=turned
+    )
+    (call,) = compiled.native_calls()
+    assert " = f32[512,512]{0,1} custom-call(" in call
     assert not copies(compiled), compiled.text
 
 

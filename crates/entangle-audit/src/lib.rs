@@ -37,6 +37,6 @@ pub use audit::{Audit, Call, Kind, Known, TouchedObject};
 pub use cost::{CopyReason, Cost, Fate, PayloadLeaf};
 pub use draw::{Graph, MAX_DRAWN};
 pub use error::Error;
-pub use hlo::{Module, Source};
+pub use hlo::{HOST_CALLBACK, Module, Source};
 pub use objects::{Access, Calls, Object};
 pub use races::{Lost, MAX_RACES, Moved, Order, Race, Races, Unproven, counterparts, lost, moved};

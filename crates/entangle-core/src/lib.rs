@@ -1,37 +1,55 @@
-//! The part of an XLA FFI handler that is the same on every platform.
+//! The native side of `entangle`, once for all platforms.
 //!
-//! XLA calls a handler through a C function that receives a *call frame*: the operands, the results,
-//! the attributes and a table of functions. This crate mirrors that C interface ([`ffi`]), reads a
-//! frame safely ([`Call`]), turns errors and panics into what XLA understands ([`handle`]) and holds
-//! the body of `entangle` itself ([`pass_through`]).
-//!
-//! Only the prefix of each C struct that has stayed where it is from FFI API 0.1 (jaxlib 0.4.38) to
-//! 0.5 (jaxlib 0.12) is mirrored, so one binary serves all of them.
-//!
-//! ```
-//! use entangle_core::{Call, Error, Traits, ffi, handle};
-//!
-//! /// Writes the number of its operands into its one result, an `int32` scalar.
-//! unsafe extern "C" fn count(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
-//!     // SAFETY: XLA calls handlers with frames of its own making.
-//!     unsafe {
-//!         handle(frame, Traits::NONE, |call: &Call<'_>| -> Result<(), Error> {
-//!             let operands = i32::try_from(call.args()?.len()).unwrap_or(i32::MAX);
-//!             call.rets()?.get(0)?.write(&[operands])
-//!         })
-//!     }
-//! }
-//! ```
+//! [`entangle`] is the handler that XLA calls. It is generic over the stream of a platform, which it gets [of the call](OfCall); `entangle-cpu`, `entangle-cuda` and
+//! `entangle-rocm` say what that is and list the [`Target`]s to register.
 
-mod boundary;
-mod call;
-mod error;
-pub mod ffi;
-#[cfg(any(test, feature = "mock"))]
-pub mod mock;
 mod pass_through;
 
-pub use boundary::{Traits, handle};
-pub use call::{Arg, Buffer, Buffers, Call, Element, Ret, Role};
-pub use error::{Code, Error};
 pub use pass_through::pass_through;
+
+use xla_ffi::{Call, Error, Traits, ffi, handle};
+
+/// The stream of a platform, as a call has it: where calls run one after the other, a stream of a GPU's driver or the host itself.
+pub trait OfCall: Sized {
+    /// The stream on which this call runs. What is made here is dropped before the handler returns.
+    ///
+    /// # Errors
+    /// There is none: the handler was registered for another platform.
+    fn of(call: &Call<'_>) -> Result<Self, Error>;
+}
+
+/// A handler as `jax.ffi.register_ffi_target` takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The platform by jax's name.
+    pub platform: &'static str,
+    /// The name by which programs call it.
+    pub name: &'static str,
+    /// The handler.
+    pub handler: ffi::Handler,
+    /// The same for runtimes that record it into CUDA or HIP graphs; `None` where there are no graphs.
+    pub in_graph: Option<ffi::Handler>,
+}
+
+/// What a handler promises that may be recorded into graphs, or may not.
+#[must_use]
+pub const fn traits(in_graph: bool) -> Traits {
+    if in_graph { Traits::COMMAND_BUFFER_COMPATIBLE } else { Traits::NONE }
+}
+
+/// The handler of `entangle`: [`pass_through`], on a platform whose streams are `S`.
+///
+/// It enqueues nothing. All the work that the payload and the witnesses depend on is on the stream of the call already, so
+/// nothing needs to be added; the stream is asked for because a call without one is not where it should be. A runtime that
+/// records calls into graphs (`IN_GRAPH`) must therefore accept an empty capture.
+///
+/// # Safety
+/// As for [`handle`]: XLA calls it.
+pub unsafe extern "C" fn entangle<S: OfCall, const IN_GRAPH: bool>(frame: *mut ffi::CallFrame) -> *mut ffi::Error {
+    let body = |call: &Call<'_>| {
+        pass_through(call)?;
+        S::of(call).map(drop)
+    };
+    // SAFETY: the same contract.
+    unsafe { handle(frame, traits(IN_GRAPH), body) }
+}

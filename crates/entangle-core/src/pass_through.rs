@@ -1,46 +1,26 @@
 //! The body of `entangle`.
 
-use crate::call::{Arg, Buffer, Call, Ret};
-use crate::error::{Code, Error, Silent};
-
-/// `XLA_FFI_DataType_TOKEN`: a value that is there to be depended on, and has no bytes.
-const TOKEN: i32 = 17;
+use xla_ffi::{Arg, Buffer, Call, Code, DType, Error, Ret};
 
 /// Does nothing, after checking that nothing is what has to be done.
 ///
 /// The operands are the leaves of the payload and then those of the witnesses; the results are the
 /// leaves of the payload. The program asks XLA to give each result the memory of its operand, so the
 /// value is already in place. Where XLA did not, a handler that returned would hand out memory that
-/// nobody wrote: that is an error, which names the leaf. Elements are never touched.
+/// was never written: that is an error, which names the leaf. Elements are never touched.
 ///
 /// # Errors
-/// XLA did not alias a leaf, the stage or the counts are wrong, or the frame is malformed.
+/// XLA did not alias a leaf, the counts are wrong, or the frame is malformed.
 #[inline]
 pub fn pass_through(call: &Call<'_>) -> Result<(), Error> {
-    if matches!(is_in_place(call), Ok(true)) { Ok(()) } else { look_closer(call) }
-}
-
-/// Whether each result has the memory of its operand. Most calls run nothing else.
-#[inline]
-fn is_in_place(call: &Call<'_>) -> Result<bool, Silent> {
-    call.check_execute()?;
-    let (args, rets) = (call.open_args()?, call.open_rets()?);
-    if rets.is_empty() || rets.len() > args.len() {
-        return Ok(false);
-    }
-    for leaf in 0..rets.len() {
-        if args.open_at::<Silent>(leaf)?.data != rets.open_at::<Silent>(leaf)?.data {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    // Most calls run nothing but this comparison.
+    if call.is_in_place() { Ok(()) } else { look_closer(call) }
 }
 
 /// The same once more, leaf by leaf: some need no memory, and for the others there is something to say.
 #[cold]
 #[inline(never)]
 fn look_closer(call: &Call<'_>) -> Result<(), Error> {
-    call.expect_execute()?;
     let (args, rets) = (call.args()?, call.rets()?);
     if rets.is_empty() || rets.len() > args.len() {
         return Err(Error::new(
@@ -64,7 +44,7 @@ fn look_closer(call: &Call<'_>) -> Result<(), Error> {
 
 fn not_aliased(leaf: usize, leaves: usize, operand: Buffer<'_, Arg>, result: Buffer<'_, Ret>) -> Result<(), Error> {
     // Buffers without elements and XLA tokens need no memory, and XLA gives them any.
-    if result.elements()? == 0 || result.dtype() == TOKEN {
+    if result.elements()? == 0 || result.dtype() == DType::TOKEN {
         return Ok(());
     }
     Err(Error::new(

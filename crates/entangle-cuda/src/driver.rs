@@ -5,41 +5,50 @@ use core::ptr::NonNull;
 use std::sync::OnceLock;
 
 use cudarc::driver::{DriverError, result, sys};
-use entangle_slots::device;
+use entangle_core::OfCall;
+use entangle_slots::Pool;
+use xla_ffi::{Call, Error};
 
-/// A CUDA stream.
+/// A CUDA stream, for as long as it lives.
 pub struct Stream(sys::CUstream);
 
-impl Stream {
-    /// The stream at that address.
-    ///
-    /// # Safety
-    /// It is a stream of this process's driver and lives for as long as this value does, as those that XLA gives to a
-    /// handler do while the handler runs.
-    #[must_use]
-    pub unsafe fn new(stream: NonNull<c_void>) -> Self {
-        Self(stream.as_ptr().cast())
+impl OfCall for Stream {
+    fn of(call: &Call<'_>) -> Result<Self, Error> {
+        Ok(Self(call.stream()?.as_ptr().cast()))
     }
+}
 
+impl Stream {
     /// Calls the driver with the stream's own context on this thread, which may have none, or that of another device.
     /// None of the three calls around it is work of the stream, so all of it may happen while the stream is captured.
     fn in_context<R>(&self, call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+        self.push_context()?;
+        let outcome = call();
+        let restored = pop_context();
+        let value = outcome?;
+        restored?;
+        Ok(value)
+    }
+
+    #[inline(never)] // there once, not in each operation
+    fn push_context(&self) -> Result<(), String> {
         open()?;
         let mut context = core::ptr::null_mut();
-        // SAFETY: the stream lives (`Stream::new`).
+        // SAFETY: the stream lives (XLA gave it for this call).
         unsafe { sys::cuStreamGetCtx(self.0, &raw mut context) }
             .result()
             .map_err(|error| failed("cuStreamGetCtx", error))?;
         // SAFETY: the context of a living stream.
-        unsafe { sys::cuCtxPushCurrent_v2(context) }.result().map_err(|error| failed("cuCtxPushCurrent", error))?;
-        let outcome = call();
-        let mut popped = core::ptr::null_mut();
-        // SAFETY: takes off what was just put on; the thread's own context is current again.
-        let restored = unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }.result();
-        let value = outcome?;
-        restored.map_err(|error| failed("cuCtxPopCurrent", error))?;
-        Ok(value)
+        unsafe { sys::cuCtxPushCurrent_v2(context) }.result().map_err(|error| failed("cuCtxPushCurrent", error))
     }
+}
+
+/// Takes off what `push_context` has put on; the thread's own context is current again.
+#[inline(never)] // as above
+fn pop_context() -> Result<(), String> {
+    let mut popped = core::ptr::null_mut();
+    // SAFETY: the pointer is to a context.
+    unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }.result().map_err(|error| failed("cuCtxPopCurrent", error))
 }
 
 /// An error unless the driver is there.
@@ -65,7 +74,12 @@ fn failed(function: &str, error: DriverError) -> String {
 }
 
 // SAFETY: CUDA's streams run in order, and so do the launches of a graph; memory allocated here is never freed.
-unsafe impl device::Stream for Stream {
+unsafe impl entangle_slots::Stream for Stream {
+    fn pool() -> &'static Pool {
+        static POOL: Pool = Pool::new();
+        &POOL
+    }
+
     fn allocate(&self, bytes: usize) -> Result<NonNull<c_void>, String> {
         self.in_context(|| {
             // Allocation is refused while a stream of this thread is captured, unless the thread says that it means it.
@@ -110,7 +124,7 @@ unsafe impl device::Stream for Stream {
 
     fn is_captured(&self) -> Result<bool, String> {
         self.in_context(|| {
-            // SAFETY: the stream lives (`Stream::new`).
+            // SAFETY: the stream lives (XLA gave it for this call).
             let status = unsafe { result::stream::is_capturing(self.0) }
                 .map_err(|error| failed("cuStreamIsCapturing", error))?;
             Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)

@@ -9,21 +9,17 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::NonNull;
 use std::sync::OnceLock;
 
-use entangle_slots::device;
+use entangle_core::OfCall;
+use entangle_slots::Pool;
 use libloading::Library;
+use xla_ffi::{Call, Error};
 
-/// A HIP stream: what `hipStream_t` points to is nobody's business.
+/// A HIP stream, for as long as it lives.
 pub struct Stream(NonNull<c_void>);
 
-impl Stream {
-    /// The stream at that address.
-    ///
-    /// # Safety
-    /// It is a stream of this process's HIP and lives for as long as this value does, as those that XLA gives to a
-    /// handler do while the handler runs.
-    #[must_use]
-    pub unsafe fn new(stream: NonNull<c_void>) -> Self {
-        Self(stream)
+impl OfCall for Stream {
+    fn of(call: &Call<'_>) -> Result<Self, Error> {
+        call.stream().map(Self)
     }
 }
 
@@ -128,7 +124,12 @@ unsafe fn failed(text_of: unsafe extern "C" fn(c_int) -> *const c_char, function
 // be needed to choose, is younger than the ROCm 5.3 that is enough here.)
 //
 // SAFETY: HIP's streams run in order, and so do the launches of a graph; memory allocated here is never freed.
-unsafe impl device::Stream for Stream {
+unsafe impl entangle_slots::Stream for Stream {
+    fn pool() -> &'static Pool {
+        static POOL: Pool = Pool::new();
+        &POOL
+    }
+
     fn allocate(&self, bytes: usize) -> Result<NonNull<c_void>, String> {
         let hip = hip()?;
         // Allocation is refused while a stream of this thread is captured, unless the thread says that it means it.
@@ -168,7 +169,7 @@ unsafe impl device::Stream for Stream {
     fn is_captured(&self) -> Result<bool, String> {
         let hip = hip()?;
         let mut status = CAPTURE_STATUS_NONE;
-        // SAFETY: the stream lives (`Stream::new`).
+        // SAFETY: the stream lives (XLA gave it for this call).
         let answer = unsafe { (hip.hipStreamIsCapturing)(self.0.as_ptr(), &raw mut status) };
         hip.check("hipStreamIsCapturing", answer)?;
         Ok(status != CAPTURE_STATUS_NONE)

@@ -7,8 +7,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::device::{Pool, Staging, Stream};
-use crate::{Op, log, read, reset, write};
+use crate::slots::{Op, log, read, reset, write};
+use crate::stream::{Pool, Staging, Stream};
 
 /// Runs these at once.
 fn together<const N: usize>(threads: [Box<dyn FnOnce() + Send>; N]) {
@@ -47,6 +47,10 @@ struct Host;
 
 // SAFETY: the memory is never freed, and nothing else is ever enqueued.
 unsafe impl Stream for Host {
+    fn pool() -> &'static Pool {
+        unreachable!()
+    }
+
     fn allocate(&self, bytes: usize) -> Result<NonNull<c_void>, String> {
         let words = vec![0_u64; bytes.div_ceil(8)].leak();
         Ok(NonNull::from(&mut words[0]).cast())

@@ -6,6 +6,7 @@ use super::module::{Comparison, Computation, Instruction, Module, Steps};
 use super::opcode::Opcode;
 use super::proto::{HloComputationProto, HloInstructionProto, HloModuleProto};
 use super::shape::Shape;
+use super::tpu;
 use crate::error::Error;
 
 impl Module {
@@ -110,6 +111,7 @@ fn check_computation(
         }
         instructions.push(checked);
     }
+    tpu::find_callbacks(&mut instructions[first..]);
     if let Some(missing) = (0..numbers.len()).find(|number| !numbers.contains(number)) {
         return Err(malformed(
             &format!("computation {name:?}"),
@@ -131,7 +133,8 @@ fn check_instruction(
     computations: &HashMap<i64, usize>,
     place: impl Fn(&str) -> String,
 ) -> Result<Instruction, Error> {
-    let opcode = Opcode::parse(&proto.opcode);
+    let opcode =
+        if proto.is_host_transfer { Opcode::of_host_transfer(&proto.opcode) } else { Opcode::parse(&proto.opcode) };
     let among_all_devices = opcode.is_collective() && among_all(&proto);
     let name = proto.name;
     if proto.opcode.is_empty() {
@@ -181,7 +184,7 @@ fn check_instruction(
             .collect(),
         counts_along: proto.dimensions.first().and_then(|&dimension| dimension.try_into().ok()),
         literal: proto.literal.unwrap_or_default(),
-        target: proto.custom_call_target,
+        target: tpu::target(proto.custom_call_target, &metadata.op_name),
         aliases,
         runs_at_least_once: opcode == Opcode::While && known_trip_count(&proto.backend_config).is_some_and(|n| n > 0),
         attributes: if opcode == Opcode::CustomCall { proto.backend_config } else { Vec::new() },

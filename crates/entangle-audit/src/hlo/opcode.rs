@@ -53,6 +53,10 @@ pub(crate) enum Opcode {
     CollectivePermute,
     /// `all-reduce` and `reduce-scatter`, which compute.
     CollectiveReduce,
+    /// Of a transfer to the host: see `tpu.rs`.
+    Send,
+    SendDone,
+    Receive,
     Other,
 }
 
@@ -95,6 +99,15 @@ impl Opcode {
             _ if starts(&["all-gather", "all-to-all", "ragged-all-to-all"]) => Self::CollectiveMove,
             _ if starts(&["collective-permute", "collective-broadcast"]) => Self::CollectivePermute,
             _ if starts(&["all-reduce", "reduce-scatter", "collective-"]) => Self::CollectiveReduce,
+            _ => Self::Other,
+        }
+    }
+
+    pub(super) fn of_host_transfer(opcode: &str) -> Self {
+        match opcode {
+            "send" => Self::Send,
+            "send-done" => Self::SendDone,
+            "recv" => Self::Receive,
             _ => Self::Other,
         }
     }

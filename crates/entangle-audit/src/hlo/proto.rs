@@ -86,6 +86,9 @@ pub(crate) struct HloInstructionProto {
     pub(crate) called_computation_ids: Vec<i64>,
     #[prost(bytes = "vec", tag = "43")]
     pub(crate) backend_config: Vec<u8>,
+    /// Of `send`, `recv` and what ends them.
+    #[prost(bool, tag = "47")]
+    pub(crate) is_host_transfer: bool,
     /// Of a collective, as `ReplicaGroup`s.
     #[prost(bytes = "vec", repeated, tag = "49")]
     pub(crate) replica_groups: Vec<Vec<u8>>,

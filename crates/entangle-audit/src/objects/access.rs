@@ -10,8 +10,8 @@
 //!   themselves they are told apart by their handles, and they never race with calls of a resource.
 //! - [`Object`] says which object of the resource it is: the whole of it; what the given operands hold; or what an attribute names.
 //!
-//! A call that several of them pick does all that they say. This module alone decides what a call touches: another kind of call (`send` and
-//! `recv`, say) becomes an access here.
+//! A call that several of them pick does all that they say. This module alone decides what a call touches. Callbacks on TPU, which are transfers
+//! there, are calls of [`crate::HOST_CALLBACK`]: to tell them apart, pick them by `op_name`.
 
 use crate::error::Error;
 use crate::hlo::{Instruction, Opcode};

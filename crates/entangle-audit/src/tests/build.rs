@@ -129,6 +129,14 @@ impl Computation {
         id
     }
 
+    /// What stands for `entangle` on TPU.
+    pub(crate) fn kernel(&mut self, name: &str, operands: &[i64]) -> i64 {
+        let id = self.entangle(name, operands);
+        self.last().custom_call_target = "tpu_custom_call".into();
+        self.last().metadata = Some(OpMetadata { op_name: "jit(f)/entangle".into(), ..OpMetadata::default() });
+        id
+    }
+
     pub(crate) fn tuple(&mut self, operands: &[i64]) -> i64 {
         let shapes: Vec<ShapeProto> =
             operands.iter().map(|&id| self.get(id).shape.clone().unwrap_or_default()).collect();

@@ -4,7 +4,8 @@ use prost::Message as _;
 
 use super::build::{Computation, bytes, donate, floats, handle, module, pred, s32, schedule, tuple, unknown_condition};
 use super::{audit, audit_bytes, order, races};
-use crate::{MAX_RACES, Order, Unproven};
+use crate::hlo::proto::{OpMetadata, ShapeProto};
+use crate::{Access, Audit, Calls, Known, MAX_RACES, Module, Object, Order, Unproven};
 
 fn no_races() -> Vec<String> {
     Vec::new()
@@ -575,4 +576,87 @@ fn the_picture_leaves_out_only_what_other_arrows_imply() {
     main.read("after", &[h, w]);
     let audit = audit(vec![main]);
     assert_eq!(audit.graph().edges, [(0, 1), (1, 2), (2, 3)]);
+}
+
+/// A callback on TPU, which sends its operands and receives its results, and the token that its last transfer leaves.
+fn callback(main: &mut Computation, name: &str, operands: &[i64], results: usize) -> (Vec<i64>, i64) {
+    let token = ShapeProto { element_type: 17, ..ShapeProto::default() };
+    let mut transfer = |opcode: &str, shape: ShapeProto, operands: &[i64]| {
+        let id = main.op(&format!("{name}.{opcode}"), opcode, shape, operands);
+        main.last().is_host_transfer = true;
+        main.last().metadata = Some(OpMetadata { op_name: format!("jit(f)/{name}/callback"), ..OpMetadata::default() });
+        id
+    };
+    let mut last = transfer("after-all", token.clone(), &[]);
+    for &operand in operands {
+        let sent = transfer("send", tuple(&[s32(), s32(), token.clone()]), &[operand, last]);
+        last = transfer("send-done", token.clone(), &[sent]);
+    }
+    let mut received = Vec::new();
+    for _ in 0..results {
+        let receiving = transfer("recv", tuple(&[s32(), s32(), token.clone()]), &[last]);
+        let both = transfer("recv-done", tuple(&[s32(), token.clone()]), &[receiving]);
+        received.push(both);
+        last = both;
+    }
+    let received = received.into_iter().map(|both| main.element(both, 0)).collect();
+    (received, last)
+}
+
+fn audit_of_callbacks(main: Computation) -> Audit {
+    let of = |op_name: &str, writes: bool| Access {
+        writes,
+        resource: None,
+        object: Object::Default,
+        calls: Calls { op_name: Some(op_name.into()), ..Calls::default() },
+    };
+    let module = Module::parse(&bytes(vec![main])).expect("the module is well formed");
+    Audit::new(module, &Known::accesses(vec![of("reader", false), of("writer", true)])).expect("it can be followed")
+}
+
+#[test]
+fn callbacks_on_a_tpu_without_a_path_are_not_called_ordered() {
+    let mut main = Computation::new("main", 1);
+    let h = main.parameter(0, s32());
+    callback(&mut main, "reader", &[h], 1);
+    callback(&mut main, "writer", &[h, h], 2);
+    let audit = audit_of_callbacks(main);
+    assert_eq!(audit.calls().len(), 2, "one for each callback, however much it transfers");
+    assert_eq!(races(&audit), ["reader.recv writer.recv"]);
+}
+
+#[test]
+fn callbacks_on_a_tpu_are_ordered_by_what_any_operand_waits_for() {
+    for place in 0..2 {
+        let mut main = Computation::new("main", 1);
+        let h = main.parameter(0, s32());
+        let (read, _) = callback(&mut main, "reader", &[h], 1);
+        let tied = main.kernel("e", &[h, read[0]]);
+        let mut operands = [h, h];
+        operands[place] = tied;
+        let (written, _) = callback(&mut main, "writer", &operands, 1);
+        let tied = main.kernel("e2", &[tied, written[0]]);
+        callback(&mut main, "reader", &[tied], 1);
+        let audit = audit_of_callbacks(main);
+        assert_eq!(audit.calls().len(), 5);
+        assert_eq!(races(&audit), no_races());
+    }
+}
+
+#[test]
+fn a_callback_without_results_is_not_called_done_once_its_operand_has_arrived() {
+    let mut main = Computation::new("main", 1);
+    let h = main.parameter(0, s32());
+    callback(&mut main, "writer", &[h], 0);
+    callback(&mut main, "reader", &[h], 1);
+    assert_eq!(races(&audit_of_callbacks(main)), ["writer.send reader.recv"]);
+}
+
+#[test]
+fn transfers_between_devices_are_not_taken_for_callbacks() {
+    let mut main = Computation::new("main", 1);
+    let h = main.parameter(0, s32());
+    main.op("send", "send", s32(), &[h]);
+    main.last().metadata = Some(OpMetadata { op_name: "writer".into(), ..OpMetadata::default() });
+    assert!(audit_of_callbacks(main).calls().is_empty());
 }

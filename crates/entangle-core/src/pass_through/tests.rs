@@ -1,8 +1,10 @@
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 
-use crate::mock::Frame;
-use crate::{Traits, ffi, handle, pass_through};
+use xla_ffi::mock::Frame;
+use xla_ffi::{Traits, ffi, handle};
+
+use crate::pass_through;
 
 const F32: i32 = 11;
 
@@ -16,8 +18,13 @@ fn at(address: usize) -> *mut c_void {
     core::ptr::without_provenance_mut(address)
 }
 
-fn error(mut frame: Frame, wanted: &str) {
-    let (_, text) = frame.call(handler).unwrap_err();
+fn call(mut frame: Frame) -> Result<(), (i32, String)> {
+    // SAFETY: the handler follows no address of a buffer, and what the tests damage is what it checks.
+    unsafe { frame.call(handler) }
+}
+
+fn error(frame: Frame, wanted: &str) {
+    let (_, text) = call(frame).unwrap_err();
     assert!(text.contains(wanted), "{text}\ndoes not contain\n{wanted}");
 }
 
@@ -28,7 +35,7 @@ fn good() -> Frame {
 
 #[test]
 fn aliased_leaves_pass_without_being_touched() {
-    assert_eq!(good().call(handler), Ok(()));
+    assert_eq!(call(good()), Ok(()));
 }
 
 #[test]
@@ -38,22 +45,19 @@ fn a_result_that_is_not_aliased_is_an_error_that_names_the_leaf() {
         &[3, 4],
         at(192),
     );
-    error(
-        frame,
-        "payload leaf 1 of 2 (type 11 of xla::PrimitiveType, dimensions [3, 4]) was given memory at 0xc0 for its result and 0x80",
-    );
+    error(frame, "payload leaf 1 of 2 (f32[3,4]) was given memory at 0xc0 for its result and 0x80");
 }
 
 #[test]
 fn leaves_without_elements_need_no_alias() {
     let frame = Frame::new().arg(F32, &[3, 0], at(64)).ret(F32, &[3, 0], null_mut());
-    assert_eq!({ frame }.call(handler), Ok(()));
+    assert_eq!(call(frame), Ok(()));
 }
 
 #[test]
 fn xla_tokens_need_no_alias() {
     let frame = Frame::new().arg(17, &[], at(64)).arg(F32, &[], at(128)).ret(17, &[], at(192)).ret(F32, &[], at(128));
-    assert_eq!({ frame }.call(handler), Ok(()));
+    assert_eq!(call(frame), Ok(()));
 }
 
 #[test]

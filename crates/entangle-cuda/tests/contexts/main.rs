@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use cudarc::driver::{result::ctx, sys};
-use entangle_core::mock::Frame;
-use entangle_cuda::slots;
+use entangle_cuda::TARGETS;
+use xla_ffi::mock::Frame;
 
 const F32: i32 = 11;
 const S32: i32 = 4;
@@ -40,6 +40,7 @@ fn a_call_is_made_in_the_context_of_its_stream_and_leaves_the_threads_own_curren
 #[test]
 #[ignore = "needs the model of the driver"]
 fn with_the_model() {
+    let [_, read, write] = TARGETS.map(|target| target.handler);
     let (mut token, mut value, mut result) = (7_i32, 2.5_f32, 0.0_f32);
     for own in [null_mut(), at(0x3000)] {
         // SAFETY: the model takes any context.
@@ -48,9 +49,11 @@ fn with_the_model() {
             value += 1.0;
             let token = (&raw mut token).cast();
             let frame = || Frame::new().stream(stream).arg(S32, &[], token);
-            let wrote = frame().arg(F32, &[], (&raw mut value).cast()).ret(S32, &[], token).call(slots::write);
-            assert_eq!(wrote, Ok(()));
-            assert_eq!(frame().ret(F32, &[], (&raw mut result).cast()).call(slots::read), Ok(()));
+            let mut writes = frame().arg(F32, &[], (&raw mut value).cast()).ret(S32, &[], token);
+            // SAFETY: all buffers are numbers of four bytes, and live; the model takes any stream.
+            assert_eq!(unsafe { writes.call(write) }, Ok(()));
+            // SAFETY: as above.
+            assert_eq!(unsafe { frame().ret(F32, &[], (&raw mut result).cast()).call(read) }, Ok(()));
             assert_eq!(result.to_bits(), value.to_bits());
             let mut current: sys::CUcontext = null_mut();
             // SAFETY: the pointer is to a context.

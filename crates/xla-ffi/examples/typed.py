@@ -1,0 +1,179 @@
+"""Calls the handlers of typed.rs from JAX, right and wrong: `python typed.py [LIBRARY]`."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+jax.config.update("jax_enable_x64", True)
+
+HERE = Path(__file__).parent
+NAME = {"darwin": "libtyped.dylib", "win32": "typed.dll"}.get(sys.platform, "libtyped.so")
+library = ctypes.CDLL(sys.argv[1] if len(sys.argv) > 1 else str(HERE / "../../../target/debug/examples" / NAME))
+
+
+def register(name, **stages):
+    """Register the symbols of a target, one for each stage."""
+    capsules = {stage: jax.ffi.pycapsule(getattr(library, symbol)) for stage, symbol in stages.items()}
+    jax.ffi.register_ffi_target(name, capsules, platform="cpu")
+
+
+def shape(dims, dtype):
+    return jax.ShapeDtypeStruct(dims, dtype)
+
+
+def fails(text, code, function, /, *operands, **attributes):
+    """Check that a call ends with an error of that code and text."""
+    try:
+        jax.block_until_ready(jax.jit(lambda *operands: function(*operands, **attributes))(*operands))
+    except Exception as error:
+        assert text in str(error), error
+        assert code in str(error), error
+    else:
+        raise AssertionError(f"no error, wanted {text!r}")
+
+
+# State: each call site counts on its own, as often as the program runs.
+register("counter", instantiate="counter_instantiate", execute="counter_execute")
+counter = jax.ffi.ffi_call("counter", [shape((), jnp.float64), shape((1,), jnp.uint32)], has_side_effect=True)
+twice = jax.jit(lambda: (counter(step=np.float64(0.5)), counter(step=np.float64(10.0))))
+seen = [jax.tree.map(lambda x: x.item(), twice()) for _ in range(3)]
+assert [one for one, _ in seen] == [[0.5, 0], [1.0, 1], [1.5, 2]], seen
+assert [other for _, other in seen] == [[10.0, 0], [20.0, 1], [30.0, 2]], seen
+fails("a counter with a step of 0 does not count", "INVALID_ARGUMENT", counter, step=np.float64(0))
+fails("attribute `step` is a scalar of type i64, wanted a scalar of type f64", "INVALID_ARGUMENT", counter, step=1)
+register("counter_alone", execute="counter_execute")
+alone = jax.ffi.ffi_call("counter_alone", [shape((), jnp.float64), shape((1,), jnp.uint32)])
+fails("the state `counter` (typed::Counter) is missing", "FAILED_PRECONDITION", alone, step=np.float64(1))
+register("counter_swapped", execute="counter_instantiate")
+swapped = jax.ffi.ffi_call("counter_swapped", [], has_side_effect=True)
+fails('register it as the "instantiate" handler', "UNIMPLEMENTED", swapped, step=np.float64(1))
+
+# The stages between: XLA runs them on GPUs alone, and on the host that is an error.
+register("stages", **{stage: f"stages_{stage}" for stage in ("instantiate", "prepare", "initialize", "execute")})
+stages = jax.ffi.ffi_call("stages", shape((6,), jnp.int32))
+missing = "the state `prepared` ([i32; 2]) is missing: on the host there are no handlers for that stage"
+fails(missing, "FAILED_PRECONDITION", stages, base=np.int32(7))
+
+# Two results of different rank.
+register("normalize", execute="normalize_c128")
+x = np.array([[3 + 4j, 1j, 0], [2, -1, 5 - 12j]])
+normalize = jax.ffi.ffi_call("normalize", [shape(x.shape, x.dtype), shape((), jnp.float64)])
+y, norm = jax.jit(normalize)(x)
+assert np.allclose(norm, np.linalg.norm(x), rtol=1e-15)
+assert np.allclose(y, x / np.linalg.norm(x), rtol=1e-15)
+fails("operand 0 (`x`) is f32[3,4], wanted c128[_,_]", "INVALID_ARGUMENT", normalize, np.zeros((3, 4), np.float32))
+fails("the call has 2 operands, wanted 1", "INVALID_ARGUMENT", normalize, x, x)
+fails("operand 0 (`x`) is missing: the call has 0", "INVALID_ARGUMENT", normalize)
+
+# Every element type.
+NUMBERS = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64), "complex": (64, 128)}
+TYPES = ["bool", "bfloat16", "float8_e4m3fn", *(f"{kind}{bits}" for kind in NUMBERS for bits in NUMBERS[kind])]
+for name in TYPES:
+    register(f"same_{name}", execute=f"same_{name}")
+    dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
+    for values in (np.arange(6).reshape(2, 3) % 2, np.zeros((0, 3)), np.array(1)):
+        x = values.astype(dtype)
+        y = jax.jit(jax.ffi.ffi_call(f"same_{name}", shape(x.shape, dtype)))(x)
+        assert y.dtype == dtype, (name, y)
+        assert np.array_equal(np.asarray(y), x), (name, y)
+    other = np.zeros(2, np.float32 if name == "int32" else np.int32)
+    same = jax.ffi.ffi_call(f"same_{name}", shape((2,), dtype))
+    fails("wanted ", "INVALID_ARGUMENT", same, other)
+
+# Operands that are left out or many, changes in place.
+register("total", execute="total_of")
+x = np.arange(3, dtype=np.float32)
+assert jax.jit(jax.ffi.ffi_call("total", shape((), jnp.float32)))(x) == 3
+y, count = jax.jit(jax.ffi.ffi_call("total", [shape((), jnp.float32), shape((), jnp.int32)]))(x, x, 2 * x)
+assert (y, count) == (12, 3)
+register("double", execute="double_in_place")
+double = jax.ffi.ffi_call("double", shape((3,), jnp.float32), input_output_aliases={0: 0})
+assert jax.jit(double)(x).tolist() == [0, 2, 4]
+assert x.tolist() == [0, 1, 2]
+apart = jax.ffi.ffi_call("double", shape((3,), jnp.float32))
+fails("`input_output_aliases={0: 0}` of jax.ffi.ffi_call", "INVALID_ARGUMENT", apart, x)
+in_place = jax.ffi.ffi_call("same_float32", shape((3,), jnp.float32), input_output_aliases={0: 0})
+fails("operand 0 (`x`) and result 0 (`y`) share memory", "INVALID_ARGUMENT", in_place, x)
+
+
+# Attributes. jax takes a dictionary as an attribute; one in another has to be hashable.
+class Hashable(dict):
+    """A dictionary that can be hashed."""
+
+    def __hash__(self):
+        return hash(tuple(sorted(self.items())))
+
+
+register("attributes", execute="all_attributes")
+attributes = jax.ffi.ffi_call("attributes", shape((10,), jnp.float64))
+ATTRIBUTES = {
+    "flag": True,
+    "byte": np.uint8(200),
+    "single": np.float32(0.5),
+    "text": "käse",
+    "shape": np.array([2, 3, 4]),
+    "weights": np.array([0.5, 0.25]),
+    "options": {"tolerance": np.float64(1e-3), "steps": np.int64(7), "inner": Hashable(name="abc")},
+    "maybe": np.int32(6),
+}
+assert attributes(**ATTRIBUTES).tolist() == [1, 200, 0.5, 4, 24, 0.75, 1e-3, 7, 3, 6]
+LEAST = {**ATTRIBUTES, "options": {"tolerance": np.float64(1e-3)}}
+del LEAST["maybe"]
+assert attributes(**LEAST).tolist() == [1, 200, 0.5, 4, 24, 0.75, 1e-3, -1, 0, -1]
+for wrong, text in [
+    ({"flag": np.int64(1)}, "attribute `flag` is a scalar of type i64, wanted a scalar of type bool"),
+    ({"single": np.float64(1)}, "attribute `single` is a scalar of type f64, wanted a scalar of type f32"),
+    ({"text": np.float64(1)}, "attribute `text` is a scalar of type f64, wanted a string"),
+    ({"shape": "abc"}, 'attribute `shape` is the string "abc", wanted an array of type i64'),
+    ({"weights": np.array([1])}, "attribute `weights` is an array of type i64[1], wanted an array of type f64"),
+    ({"more": np.int64(1)}, "attribute `more` is unknown; the handler takes `flag`, `byte`"),
+    ({"options": {}}, "attribute `options.tolerance` is missing, wanted a scalar of type f64"),
+    ({"options": {"tolerance": np.float64(1), "step": 1}}, "attribute `options.step` is unknown"),
+]:
+    fails(text, "INVALID_ARGUMENT", attributes, **{**ATTRIBUTES, **wrong})
+
+# What the runtime has.
+register("context", execute="context_of")
+device, run = jax.jit(jax.ffi.ffi_call("context", shape((2,), jnp.int64), has_side_effect=True))().tolist()
+assert device == 0
+assert run != 0
+register("roots", execute="roots_of")
+x = np.arange(12_345, dtype=np.float64)
+assert np.array_equal(jax.jit(jax.ffi.ffi_call("roots", shape(x.shape, x.dtype)))(x), np.sqrt(x))
+
+# All error codes; a panic.
+register("fail", execute="fail_with")
+fail = jax.ffi.ffi_call("fail", shape((), jnp.int32))
+CODES = [
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+]
+for number, code in enumerate(CODES, start=1):
+    fails(f"this is {code.title().replace('_', '')}", code, fail, code=number)
+fails("the handler panicked: there is no code 99", "INTERNAL", fail, code=99)
+
+# Scratch memory is for GPUs.
+register("scratch", execute="use_scratch")
+fails("", "", jax.ffi.ffi_call("scratch", shape((), jnp.int32)))
+
+# XLA tokens, which jax has no public name for, are called by the mock alone.
+print(f"typed: right on jax {jax.__version__}")

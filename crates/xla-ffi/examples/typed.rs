@@ -1,0 +1,234 @@
+//! One handler for each thing that a handler can have, for `typed.py` to call from JAX, right and wrong.
+//!
+//! ```text
+//! cargo build -p xla-ffi --example typed          # a shared library for Python to open
+//! python crates/xla-ffi/examples/typed.py         # registers the handlers, calls them from jit, checks values and messages
+//! ```
+#![expect(clippy::needless_pass_by_value, reason = "handlers are given their parameters")]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use xla_ffi::{
+    BF16, Code, Complex, DeviceOrdinal, Element, Error, F8E4M3FN, F16, Handler, InPlace, Initialized, NewState,
+    Operand, Output, Prepared, Ret, RunId, Scratch, State, ThreadPool, Token, attributes, export, handler,
+};
+
+// A counter with a step: state that is made once for each call site.
+
+struct Counter {
+    calls: AtomicU64,
+    step: f64,
+}
+
+fn new_counter(step: f64) -> Result<NewState<Counter>, Error> {
+    if step == 0.0 {
+        return Err(Error::new(Code::InvalidArgument, "a counter with a step of 0 does not count"));
+    }
+    Ok(NewState(Counter { calls: AtomicU64::new(0), step }))
+}
+
+fn count(
+    counter: State<'_, Counter>,
+    mut total: Output<'_, f64, 0>,
+    mut calls: Output<'_, u32, 1>,
+) -> Result<(), Error> {
+    let before = counter.calls.fetch_add(1, Ordering::Relaxed);
+    let before = u32::try_from(before).map_err(|_| Error::new(Code::OutOfRange, "too many calls"))?;
+    total.write(&[f64::from(before + 1) * counter.step])?;
+    calls.write(&[before])
+}
+
+handler!(NewCounter = new_counter(; step), stage = Instantiate);
+handler!(Count = count(counter, total, calls; ..));
+
+// All stages.
+
+fn instantiate(base: i32) -> NewState<i32> {
+    NewState(base)
+}
+
+fn prepare(base: State<'_, i32>) -> NewState<[i32; 2]> {
+    NewState([*base, 1])
+}
+
+fn initialize(prepared: Prepared<'_, [i32; 2]>) -> NewState<Vec<i32>> {
+    NewState([&prepared[..], &[2]].concat())
+}
+
+fn execute(
+    base: State<'_, i32>,
+    prepared: Prepared<'_, [i32; 2]>,
+    initialized: Initialized<'_, Vec<i32>>,
+    mut y: Output<'_, i32, 1>,
+) -> Result<(), Error> {
+    y.write(&[&[*base], &prepared[..], &initialized[..]].concat())
+}
+
+handler!(Instantiate = instantiate(; base), stage = Instantiate);
+handler!(Prepare = prepare(base; ..), stage = Prepare);
+handler!(Initialize = initialize(prepared; ..), stage = Initialize);
+handler!(Execute = execute(base, prepared, initialized, y; ..));
+
+// A kernel of complex numbers with two results of different rank.
+
+fn normalize(
+    x: Operand<'_, Complex<f64>, 2>,
+    mut y: Output<'_, Complex<f64>, 2>,
+    mut norm: Output<'_, f64, 0>,
+) -> Result<(), Error> {
+    let length = x.iter().map(|x| x.re * x.re + x.im * x.im).sum::<f64>().sqrt();
+    y.fill_with(|index| Complex::new(x[index].re / length, x[index].im / length));
+    norm.write(&[length])
+}
+
+handler!(Normalize = normalize(x, y, norm));
+
+// Every element type, as it comes.
+
+macro_rules! identities {
+    ($($name:ident $handler:ident $type:ty;)*) => {
+        $(fn $name(x: Operand<'_, $type>, y: Output<'_, $type>) -> Result<(), Error> {
+            copy(x, y)
+        }
+        handler!($handler = $name(x, y));)*
+        export! { $($handler as $name,)* }
+    };
+}
+
+fn copy<T: Element>(x: Operand<'_, T>, mut y: Output<'_, T>) -> Result<(), Error> {
+    y.write(&x)
+}
+
+identities! {
+    same_bool SameBool bool;
+    same_int8 SameI8 i8;
+    same_int16 SameI16 i16;
+    same_int32 SameI32 i32;
+    same_int64 SameI64 i64;
+    same_uint8 SameU8 u8;
+    same_uint16 SameU16 u16;
+    same_uint32 SameU32 u32;
+    same_uint64 SameU64 u64;
+    same_float16 SameF16 F16;
+    same_bfloat16 SameBF16 BF16;
+    same_float32 SameF32 f32;
+    same_float64 SameF64 f64;
+    same_complex64 SameC64 Complex<f32>;
+    same_complex128 SameC128 Complex<f64>;
+    same_float8_e4m3fn SameF8 F8E4M3FN;
+}
+
+// Operands that may be left out or be many, changes in place, tokens.
+
+fn total(
+    first: Operand<'_, f32, 1>,
+    rest: Vec<Operand<'_, f32, 1>>,
+    mut y: Output<'_, f32, 0>,
+    count: Option<Output<'_, i32, 0>>,
+) -> Result<(), Error> {
+    if let Some(mut count) = count {
+        count.fill_with(|_| i32::try_from(1 + rest.len()).unwrap_or(i32::MAX));
+    }
+    y.write(&[first.iter().chain(rest.iter().flat_map(Operand::as_slice)).sum()])
+}
+
+fn double(mut x: InPlace<'_, f32>) {
+    x.iter_mut().for_each(|x| *x *= 2.0);
+}
+
+fn token(_: Token<xla_ffi::Arg>, _: Token<Ret>) {}
+
+handler!(Total = total(first, rest, y, count));
+handler!(Double = double(x));
+handler!(PassToken = token(before, after));
+
+// Attributes of every kind.
+
+attributes! {
+    struct Options {
+        tolerance: f64,
+        steps: Option<i64>,
+        inner: Option<Inner>,
+    }
+    struct Inner {
+        name: String,
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "one of each kind")]
+fn attributes(
+    mut y: Output<'_, f64, 1>,
+    flag: bool,
+    byte: u8,
+    single: f32,
+    text: &str,
+    shape: &[i64],
+    weights: Vec<f64>,
+    options: Options,
+    maybe: Option<i32>,
+) -> Result<(), Error> {
+    let text = f64::from(u32::try_from(text.chars().count()).unwrap_or(0));
+    let name = options.inner.map_or(0, |inner| inner.name.len());
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    y.write(&[
+        f64::from(u8::from(flag)),
+        byte.into(),
+        single.into(),
+        text,
+        shape.iter().product::<i64>() as f64,
+        weights.iter().sum(),
+        options.tolerance,
+        options.steps.unwrap_or(-1) as f64,
+        name as f64,
+        maybe.map_or(-1.0, f64::from),
+    ])
+}
+
+handler!(AllAttributes = attributes(y; flag, byte, single, text, shape, weights, options, maybe));
+
+// What the runtime has.
+
+fn context(device: DeviceOrdinal, run: RunId, mut y: Output<'_, i64, 1>) -> Result<(), Error> {
+    y.write(&[device.0.into(), run.0])
+}
+
+fn roots(pool: ThreadPool<'_>, x: Operand<'_, f64, 1>, mut y: Output<'_, f64, 1>) -> Result<(), Error> {
+    let x = x.as_slice();
+    let parts: Vec<_> = y.zeroed().chunks_mut(1000).map(Mutex::new).collect();
+    pool.for_each(parts.len(), |index| {
+        if let Ok(mut part) = parts[index].lock() {
+            part.iter_mut().zip(&x[1000 * index..]).for_each(|(y, x)| *y = x.sqrt());
+        }
+    })
+}
+
+fn scratch(mut memory: Scratch<'_>, mut y: Output<'_, i32, 0>) -> Result<(), Error> {
+    memory.allocate(64, 64)?;
+    y.write(&[1])
+}
+
+handler!(Context = context(device, run, y));
+handler!(Roots = roots(pool, x, y));
+handler!(UseScratch = scratch(memory, y));
+
+// Errors.
+
+fn fail(_y: Output<'_, i32>, code: i64) -> Result<(), Error> {
+    match usize::try_from(code).ok().and_then(|code| Code::ALL.get(code.wrapping_sub(1))) {
+        Some(&code) => Err(Error::new(code, format!("this is {code:?}"))),
+        None => panic!("there is no code {code}"),
+    }
+}
+
+handler!(Fail = fail(y; code));
+
+export! {
+    NewCounter as counter_instantiate, Count as counter_execute,
+    Instantiate as stages_instantiate, Prepare as stages_prepare, Initialize as stages_initialize, Execute as stages_execute,
+    Normalize as normalize_c128, Total as total_of, Double as double_in_place, PassToken as pass_token,
+    AllAttributes as all_attributes, Context as context_of, Roots as roots_of, UseScratch as use_scratch, Fail as fail_with,
+}
+
+// What the macro makes can be used without a symbol too, in a capsule.
+const _: xla_ffi::ffi::Handler = Count::FUNCTION;

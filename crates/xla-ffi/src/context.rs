@@ -1,0 +1,232 @@
+//! What the runtime has for a call, beside its operands, results and attributes.
+
+use core::ffi::c_void;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::boundary::panic_text;
+use crate::call::{Call, function};
+use crate::error::{Code, Error};
+use crate::ffi;
+use crate::handler::{Parameter, Parameters};
+
+/// The stream on which the call runs, of the platform's own type (`CUstream`, `hipStream_t`). There is none on the host.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream<'a>(NonNull<c_void>, PhantomData<&'a ffi::CallFrame>);
+
+impl Stream<'_> {
+    /// Its address. The stream lives at least until the handler returns.
+    #[must_use]
+    pub fn as_ptr(self) -> *mut c_void {
+        self.0.as_ptr()
+    }
+}
+
+impl<'a> Parameter<'a> for Stream<'a> {
+    fn take(parameters: &mut Parameters<'a>, _: &'static str) -> Result<Self, Error> {
+        parameters.call().stream().map(|stream| Self(stream, PhantomData))
+    }
+}
+
+/// The device on which the call runs, counted as the runtime counts its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceOrdinal(pub i32);
+
+impl<'a> Parameter<'a> for DeviceOrdinal {
+    fn take(parameters: &mut Parameters<'a>, _: &'static str) -> Result<Self, Error> {
+        let call = parameters.call();
+        let mut args = ffi::DeviceOrdinalGetArgs::new();
+        args.ctx = call.context();
+        let get = function!(call, device_ordinal_get, "XLA_FFI_DeviceOrdinal_Get")?;
+        // SAFETY: the runtime's own function, with the context that it gave.
+        unsafe { call.ask(get, &raw mut args) }?;
+        Ok(Self(args.device_ordinal))
+    }
+}
+
+/// The number of the run of the program that the call is part of: the same for all its calls on all devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunId(pub i64);
+
+impl<'a> Parameter<'a> for RunId {
+    fn take(parameters: &mut Parameters<'a>, _: &'static str) -> Result<Self, Error> {
+        let call = parameters.call();
+        let mut args = ffi::RunIdGetArgs::new();
+        args.ctx = call.context();
+        let get = function!(call, run_id_get, "XLA_FFI_RunId_Get")?;
+        // SAFETY: the runtime's own function, with the context that it gave.
+        unsafe { call.ask(get, &raw mut args) }?;
+        Ok(Self(args.run_id))
+    }
+}
+
+/// Memory of a GPU for the time of the call. There is none on the host, where a `Vec` serves.
+///
+/// What was allocated is freed when this is dropped, in the order of the stream: work that the handler has enqueued still has it.
+pub struct Scratch<'a> {
+    call: Call<'a>,
+    allocated: Vec<(*mut c_void, usize)>,
+}
+
+impl Scratch<'_> {
+    /// Device memory of that size and alignment.
+    ///
+    /// # Errors
+    /// The runtime has none.
+    pub fn allocate(&mut self, bytes: usize, alignment: usize) -> Result<*mut c_void, Error> {
+        let mut args = ffi::DeviceMemoryAllocateArgs::new();
+        args.ctx = self.call.context();
+        args.size = bytes;
+        args.alignment = alignment;
+        let allocate = function!(self.call, device_memory_allocate, "XLA_FFI_DeviceMemory_Allocate")?;
+        // SAFETY: the runtime's own function, with the context that it gave.
+        unsafe { self.call.ask(allocate, &raw mut args) }?;
+        self.allocated.push((args.data, bytes));
+        Ok(args.data)
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        let Ok(free) = function!(self.call, device_memory_free, "XLA_FFI_DeviceMemory_Free") else { return };
+        for &(data, bytes) in &self.allocated {
+            let mut args = ffi::DeviceMemoryFreeArgs::new();
+            args.ctx = self.call.context();
+            args.size = bytes;
+            args.data = data;
+            // What is wrong with freeing is not an error of the call.
+            // SAFETY: the runtime's own function, with memory that it gave and that is freed once.
+            let _ = unsafe { self.call.ask(free, &raw mut args) };
+        }
+    }
+}
+
+impl<'a> Parameter<'a> for Scratch<'a> {
+    fn take(parameters: &mut Parameters<'a>, _: &'static str) -> Result<Self, Error> {
+        Ok(Self { call: parameters.call().copy(), allocated: Vec::new() })
+    }
+}
+
+/// The threads on which XLA runs programs of the host, for parts of the work of a call.
+pub struct ThreadPool<'a>(Call<'a>);
+
+/// What the threads of one [`ThreadPool::for_each`] share.
+struct Work {
+    next: AtomicUsize,
+    count: usize,
+    /// Lives until all parts are done; not used once `next` has reached `count`.
+    part: *const (dyn Fn(usize) + Sync),
+    done: Mutex<(usize, Option<Box<dyn Any + Send>>)>,
+    all_done: Condvar,
+}
+
+// SAFETY: the function may be called from any thread, and is there for as long as there are parts left (`run`).
+unsafe impl Send for Work {}
+// SAFETY: as above.
+unsafe impl Sync for Work {}
+
+impl Work {
+    /// Does parts until there are none left.
+    fn run(&self) {
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= self.count {
+                return;
+            }
+            // SAFETY: this part is not done, so `for_each` has not returned, and the function is there.
+            let part = unsafe { &*self.part };
+            let outcome = catch_unwind(AssertUnwindSafe(|| part(index)));
+            let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.0 += 1;
+            if let Err(panic) = outcome {
+                done.1.get_or_insert(panic);
+            }
+            if done.0 == self.count {
+                self.all_done.notify_all();
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn run_work(data: *mut c_void) {
+    // SAFETY: made from an `Arc` by `for_each`, once for each task.
+    let work = unsafe { Arc::from_raw(data.cast::<Work>().cast_const()) };
+    work.run();
+}
+
+impl ThreadPool<'_> {
+    /// How many threads there are.
+    ///
+    /// # Errors
+    /// The runtime does not say.
+    pub fn threads(&self) -> Result<usize, Error> {
+        let mut threads = 0_i64;
+        let mut args = ffi::ThreadPoolNumThreadsArgs::new();
+        args.ctx = self.0.context();
+        args.num_threads = &raw mut threads;
+        let get = function!(self.0, thread_pool_num_threads, "XLA_FFI_ThreadPool_NumThreads")?;
+        // SAFETY: the runtime's own function, with the context that it gave, and a place for the answer.
+        unsafe { self.0.ask(get, &raw mut args) }?;
+        Ok(usize::try_from(threads).unwrap_or(0))
+    }
+
+    /// Calls `part` with each number below `count`, on this thread and on those of the pool at once, and waits for all of them.
+    ///
+    /// It needs no thread of the pool to be free: this thread goes on alone where the others are busy.
+    ///
+    /// # Errors
+    /// A part panicked.
+    pub fn for_each(&self, count: usize, part: impl Fn(usize) + Sync) -> Result<(), Error> {
+        let part: &(dyn Fn(usize) + Sync) = &part;
+        // SAFETY: only the lifetime changes. It is not used after this function returns: see `Work`.
+        let part: *const (dyn Fn(usize) + Sync) =
+            unsafe { core::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part) };
+        let work = Arc::new(Work {
+            next: AtomicUsize::new(0),
+            count,
+            part,
+            done: Mutex::new((0, None)),
+            all_done: Condvar::new(),
+        });
+        for _ in 1..count.min(self.threads().unwrap_or(1)) {
+            if self.schedule(&work).is_err() {
+                break; // this thread does all that no other one does
+            }
+        }
+        work.run();
+        let mut done = work.done.lock().unwrap_or_else(PoisonError::into_inner);
+        while done.0 < count {
+            done = work.all_done.wait(done).unwrap_or_else(PoisonError::into_inner);
+        }
+        match done.1.take() {
+            None => Ok(()),
+            Some(panic) => Err(Error::new(Code::Internal, format!("the handler panicked: {}", panic_text(panic)))),
+        }
+    }
+
+    fn schedule(&self, work: &Arc<Work>) -> Result<(), Error> {
+        let mut args = ffi::ThreadPoolScheduleArgs::new();
+        args.ctx = self.0.context();
+        args.task = Some(run_work);
+        args.data = Arc::into_raw(work.clone()).cast_mut().cast();
+        let data = args.data;
+        let scheduled = function!(self.0, thread_pool_schedule, "XLA_FFI_ThreadPool_Schedule")
+            // SAFETY: the runtime's own function, with the context that it gave; it runs the task once.
+            .and_then(|schedule| unsafe { self.0.ask(schedule, &raw mut args) });
+        if scheduled.is_err() {
+            // SAFETY: made above, and not taken by a task.
+            drop(unsafe { Arc::from_raw(data.cast::<Work>().cast_const()) });
+        }
+        scheduled
+    }
+}
+
+impl<'a> Parameter<'a> for ThreadPool<'a> {
+    fn take(parameters: &mut Parameters<'a>, _: &'static str) -> Result<Self, Error> {
+        Ok(Self(parameters.call().copy()))
+    }
+}

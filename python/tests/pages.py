@@ -1,0 +1,66 @@
+"""What stands in the pages: the README and docs/. Its code is taken from them, here alone, to be run by the tests.
+
+The first line of a block says what becomes of it:
+
+    ```python                       part of the page's program: all of them run from top to bottom in one namespace
+    ```python title="train.py"      a file of a project that is built from the page: `python/tests_site` does that
+    ```sh                           commands of such a project, or to read
+    ```text title="prints"          what the block before it prints
+    ```text title="prints, among other lines"
+"""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+# A checkout, or a copy of the tests that brings the pages along.
+ROOT = next((folder for folder in Path(__file__).parents if (folder / "README.md").exists()), None)
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")]) if ROOT else []
+
+_BLOCK = re.compile(
+    r'^(?P<indent> *)```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?(?P<rest>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$',
+    re.DOTALL | re.MULTILINE,
+)
+_HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    title: str
+    body: str
+    line: int
+    """The number of lines before its first one."""
+    heading: str
+    """The heading above it."""
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The page's blocks, in their order."""
+    text = page.read_text(encoding="utf-8")
+    blocks = []
+    for block in _BLOCK.finditer(text):
+        assert not block["rest"], f"{page.name}: what is meant by `{block['rest']}` behind ```{block['language']}?"
+        # A `#` at the start of a line of code is a comment, no heading.
+        prose = _BLOCK.sub("", text[: block.start()])
+        headings = [heading["title"] for heading in _HEADING.finditer(prose)]
+        line = text[: block.start("body")].count("\n")
+        body = textwrap.dedent(block["body"])
+        blocks.append(Block(block["language"], block["title"] or "", body, line, headings[-1] if headings else ""))
+    return blocks
+
+
+def printed(blocks: list[Block], i: int) -> Block | None:
+    """The block that shows what block `i` prints, if there is one."""
+    following = blocks[i + 1] if i + 1 < len(blocks) else None
+    return following if following and following.title.startswith("prints") else None
+
+
+def shows(block: Block, output: str) -> bool:
+    """Whether such a block shows what was printed."""
+    if block.title == "prints":
+        return block.body == output
+    assert block.title == "prints, among other lines", block.title
+    return set(block.body.splitlines()) <= set(output.splitlines())
