@@ -95,10 +95,12 @@ UNSPECIFIED: Any = _take("jax._src.sharding_impls", "UNSPECIFIED")
 convert_constvars_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "convert_constvars_jaxpr")
 
 
+# The native targets that are registered: jax has no public list of them. There since 0.5.
+custom_call_targets: Any = _take("jaxlib.xla_client", "custom_call_targets")
+
 # To see the programs that tests compile, whoever compiles them; a public way there is none. The function has had the
-# module and the backend as its first arguments, and returned the executable, since 0.4.
-_COMPILER = "jax._src.compiler"
-compile_or_get_cached: Any = _take(_COMPILER, "compile_or_get_cached")
+# backend and the module as its first arguments, and returned the executable, since 0.4.
+compile_or_get_cached: Any = _take("jax._src.compiler", "compile_or_get_cached")
 
 # What `jax.stages.Lowered.compiler_ir("hlo")` does for what one lowers oneself. There since 0.5.
 _to_hlo: Any = _take("jaxlib._jax", "mlir")
@@ -153,7 +155,7 @@ def kept_arguments(stage: Any) -> list[int] | None:
 @contextlib.contextmanager
 def compilations(watch: Callable[[Any, Any], None]) -> Iterator[None]:
     """Hand each program that any thread compiles meanwhile to `watch`: its MLIR module and its executable."""
-    module = importlib.import_module(_COMPILER)
+    module = importlib.import_module("jax._src.compiler")
     with _watching:
         if not _watchers:
             plain = module.compile_or_get_cached
@@ -188,6 +190,5 @@ def as_hlo(module: Any) -> bytes:
 
 
 def registered_targets() -> set[str]:
-    """The native targets that are registered in this process: jax has no public list of them. There since 0.5."""
-    listed: Any = _take("jaxlib.xla_client", "custom_call_targets")
-    return {target for platform in ("Host", "CUDA", "ROCM") for target in listed(platform)}
+    """The native targets that are registered in this process."""
+    return {target for platform in ("Host", "CUDA", "ROCM") for target in custom_call_targets(platform)}
