@@ -170,7 +170,7 @@ def audit(
 
 
 def audit_compilation(module: Any, executable: Any, reads: TargetSpecs, writes: TargetSpecs) -> Report | None:
-    """The report on a program as JAX compiles it, from its MLIR module and its executable; None if it has no native calls."""
+    """The report on a program that JAX compiled, by its MLIR module and executable; None if it has no native calls."""
     compiled = executable.hlo_modules()
     if len(compiled) != 1:
         return None

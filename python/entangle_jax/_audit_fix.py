@@ -1,7 +1,7 @@
 """What to write so that two calls do not race, in the terms that the program uses already.
 
-A program that threads a `Handle` is told which handle to use; one that places its `entangle`s itself, where the next one
-goes; and one that threads nothing is told to leave the order to `ordered`.
+A program that threads a `Handle` is told which handle to use; one that calls `entangle` itself, where the next call of
+it goes; and one that threads nothing is told to leave the order to `ordered`.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def _of_entangle(first: Call, second: Call, loop: str | None) -> str:
             )
         case "branch":
             return (
-                f"end the branch around {a.call} with {tie}, return that token from it, and call {b.call} with the token "
-                "that comes out of the conditional"
+                f"end the branch around {a.call} with {tie}, return that token from it, and call {b.call} with the "
+                "token that comes out of the conditional"
             )
     return f"after {a.line}: {tie}; call {b.call} with that token"
 

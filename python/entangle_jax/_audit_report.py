@@ -149,7 +149,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Moved:
-    """A native call that a loop repeats in the program as written, and that the compiled one makes once, before the loop."""
+    """A native call that a loop of the program as written repeats, and that the compiled one makes once, before it."""
 
     call: Call
     out_of: tuple[Source, ...]

@@ -161,16 +161,16 @@ def _fate(lost: Lost) -> str:
     if lost.merged_with is None:
         return "dropped: XLA found nothing that needs its result, and it has no side effect"
     return (
-        f"merged with {lost.merged_with}: the two are equal, and XLA takes calls without a side effect to give the same "
-        "each time"
+        f"merged with {lost.merged_with}: the two are equal, and XLA takes calls without a side effect to give the "
+        "same each time"
     )
 
 
 def _move(moved: Moved) -> str:
     loop = f"the loop at {moved.out_of[0]}" if moved.out_of else "its loop"
     return (
-        f"runs once, before {loop}, instead of in each iteration: nothing that it is given changes there. If what it reads "
-        "does, mark it with `reads(..., volatile=True)` and use `ordered`, or give it a side effect"
+        f"runs once, before {loop}, instead of in each iteration: nothing that it is given changes there. If what it "
+        "reads does, mark it with `reads(..., volatile=True)` and use `ordered`, or give it a side effect"
     )
 
 
