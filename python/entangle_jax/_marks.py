@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 import jax
 
 from entangle_jax import _private
-from entangle_jax._leaves import is_token
+from entangle_jax._leaves import is_ref, is_token
 from entangle_jax._primitive import entangle_p
 
 if TYPE_CHECKING:
@@ -286,6 +286,7 @@ def _trace(mark: Mark, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
     traced = sorted({*of_handle, *(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer))})
     results: list[Any] = []
     places: list[int] = []
+    new_refs: list[int] = []
     out_treedef: Any = None
 
     def call(*arrays: Any) -> Any:
@@ -297,8 +298,18 @@ def _trace(mark: Mark, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
             inner[i] = entangle_p.bind(inner[i], n=1, shared=())[0]
         inner_args, inner_kwargs = jax.tree.unflatten(treedef, inner)
         results[:], out_treedef = jax.tree.flatten(fn(*inner_args, **inner_kwargs))
-        places[:] = [i for i, leaf in enumerate(results) if isinstance(leaf, jax.core.Tracer)]
-        made = [results[i] for i in places]
+        # JAX returns no Ref from a jitted function. One that was passed in, or closed over, is the caller's own; of one
+        # that was made in the function, the value is returned.
+        given = {id(inner[i]): leaves[i] for i in traced if is_ref(inner[i])}
+        results[:] = [given.get(id(leaf), leaf) for leaf in results]
+        made_here = _private.traces()[-1]
+        places[:] = [
+            i
+            for i, leaf in enumerate(results)
+            if isinstance(leaf, jax.core.Tracer) and (not is_ref(leaf) or _private.trace_of(leaf) is made_here)
+        ]
+        new_refs[:] = [i for i in places if is_ref(results[i])]
+        made = [results[i][...] if i in new_refs else results[i] for i in places]
         for i in places:
             results[i] = None  # no tracer outlives its trace
         return made
@@ -306,7 +317,7 @@ def _trace(mark: Mark, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
     call.__name__ = call.__qualname__ = mark.name(fn)
     arrays = jax.jit(call, inline=False)(*(leaves[i] for i in traced))
     for i, array in zip(places, arrays, strict=True):
-        results[i] = array
+        results[i] = jax.new_ref(array) if i in new_refs else array
     return jax.tree.unflatten(out_treedef, results)
 
 

@@ -224,3 +224,25 @@ def test_errors_say_what_is_wrong():
         reads("m", handle="tokens")(solve)
     with pytest.raises(TypeError, match="the handle is argument 3, and solve takes token, b, label"):
         reads("m", handle=3)(solve)
+
+
+def test_a_ref_that_a_marked_function_returns_is_the_same_one_or_a_new_one_with_its_value():
+    def look(token, ref):
+        made = jax.new_ref(testing.read(token))
+        ref[...] = made[...] + 1
+        return made, ref, outer
+
+    @jax.jit
+    def program(token):
+        nonlocal outer
+        ref, outer = jax.new_ref(jnp.float32(0)), jax.new_ref(jnp.float32(5))
+        made, same, outside = reads("slot")(look)(token, ref)
+        assert same is ref
+        assert outside is outer
+        made[...] = made[...] + 10
+        outside[...] = outside[...] + 1
+        return made[...], ref[...], outer[...]
+
+    outer = None
+    testing.reset(2.0)
+    assert [float(x) for x in program(testing.slot(0))] == [12, 3, 6]

@@ -41,11 +41,14 @@ def test_each_has_its_reason_and_since_when():
     lines = SOURCE.splitlines()
     for i, line in enumerate(lines):
         if "_take(" in line and not line.startswith("def "):
-            # Names that serve one purpose share its comment.
+            # Names that serve one purpose share its comment; a function that takes one says it in its docstring.
             above = i - 1
             while lines[above] and "_take(" in lines[above]:
                 above -= 1
             comment = []
+            if line.startswith(" "):
+                start = max(j for j in range(i) if lines[j].startswith("def "))
+                comment = lines[start:i]
             while lines[above].startswith("#"):
                 comment.insert(0, lines[above])
                 above -= 1
