@@ -10,7 +10,7 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
 
-from entangle_jax import Handle, audit, entangle, testing
+from entangle_jax import Handle, _partitioning, audit, entangle, testing
 
 TARGETS = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
 CALLBACK = "xla_ffi_python_cpu_callback"
@@ -298,14 +298,17 @@ def after_a_callback(mesh, bring):
     return audit(jax.jit(program), token, x, **named)
 
 
-def test_a_result_on_one_device_proves_nothing_for_the_others(mesh):
+def test_a_result_on_one_device_proves_nothing_for_the_others(mesh, monkeypatch):
+    # As if `entangle` did not bring it to all devices.
+    monkeypatch.setattr(_partitioning, "_on_all_devices", lambda sharding: sharding)
     (race,) = after_a_callback(mesh, bring=False).races
     assert race.programs == ("compiled",)
     assert {race.first.target, race.second.target} == {CALLBACK, testing.WRITE_TARGET}
 
 
-def test_a_result_on_one_device_that_is_brought_to_all_is_a_proof(mesh):
-    assert after_a_callback(mesh, bring=True).races == ()
+@pytest.mark.parametrize("by", ["entangle", "psum"])
+def test_a_result_on_one_device_that_is_brought_to_all_is_a_proof(mesh, by):
+    assert after_a_callback(mesh, bring=by == "psum").races == ()
 
 
 def test_callbacks_on_one_device_are_in_order_there(mesh):
