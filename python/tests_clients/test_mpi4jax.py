@@ -17,11 +17,16 @@ RUNS = 5
 SECONDS_UNTIL_STUCK = 30
 """From the moment when the program is compiled and runs. Right, it needs one or two."""
 
+SECONDS_AT_MOST = 300
+"""For a program that is expected to end."""
+
 
 def run(program, how, processes):
     """How many of the runs were wrong, or None if the processes wait for each other for good."""
     script = Path(__file__).parent / "mpi_programs.py"
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(processes)]
+    # Who waits for the others gives up the processor, since there may be fewer of those than processes.
+    yields = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+    command = ["mpirun", "--allow-run-as-root", *yields, "-n", str(processes)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MPI4JAX_NO_WARN_JAX_VERSION": "1"}
     process = subprocess.Popen(
         [*command, sys.executable, str(script), program, how, str(RUNS)],
@@ -32,7 +37,7 @@ def run(program, how, processes):
     )
     assert process.stdout.readline() == "running\n"
     try:
-        out, _ = process.communicate(timeout=SECONDS_UNTIL_STUCK if how == "untied" else None)
+        out, _ = process.communicate(timeout=SECONDS_UNTIL_STUCK if how == "untied" else SECONDS_AT_MOST)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
