@@ -10,7 +10,7 @@ from jax.experimental import io_callback
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from entangle_jax import Handle, RaceError, _native, audit, entangle
+from entangle_jax import Handle, RaceError, _native, audit, entangle, ordered, reads, writes
 
 TOKEN = array(dtype="int32")
 
@@ -56,6 +56,20 @@ def test_the_order_of_a_handle_is_kept():
     found = paths(compile_for_tpu(program, Handle(TOKEN, TOKEN), TOKEN))
     assert "call_before" in found["call_write"]
     assert "call_write" in found["call_after"]
+
+
+@pytest.mark.parametrize("order", [ordered, lambda fn: fn], ids=["ordered", "marked alone"])
+def test_marked_callbacks_are_in_order_under_ordered_alone(order):
+    look, change = reads("tpu.object", handle=0)(read), writes("tpu.object", handle=0)(write)
+
+    def program(token, value):
+        before = look(token, "before")
+        change(token, value, "write")
+        return before, look(token, "after")
+
+    found = paths(compile_for_tpu(order(program), TOKEN, TOKEN))
+    assert ("call_before" in found["call_write"]) == (order is ordered)
+    assert ("call_write" in found.get("call_after", ())) == (order is ordered)
 
 
 @pytest.mark.parametrize("tie", [entangle, nothing])
