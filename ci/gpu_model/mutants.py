@@ -28,7 +28,6 @@ class Mutant:
     """Pairs of what is searched for, in all sources, and what stands there instead."""
     caught_by: str
     compiled: bool = False
-    devices: int = 1
 
 
 MUTANTS = (
@@ -51,9 +50,8 @@ MUTANTS = (
                 "{ let _: *mut sys::CUcontext = &raw mut popped; sys::CUresult::CUDA_SUCCESS }",
             ),
         ),
-        "test_devices.py",
+        "test_devices.py -k in_the_context_of_its_stream",  # XLA itself calls in the right one
         compiled=True,
-        devices=2,
     ),
 )
 
@@ -94,8 +92,7 @@ def fails(mutant, wheel, tests, arguments):
         zipfile.ZipFile(wheel).extractall(site)
         if not mutant.compiled:
             change(site, mutant)
-        environment = os.environ | {"GPU_MODEL_DEVICES": str(mutant.devices)}
-        environment["PYTHONPATH"] = f"{site}:{environment['PYTHONPATH']}"
+        environment = os.environ | {"PYTHONPATH": f"{site}:{os.environ['PYTHONPATH']}"}
         file, *selected = mutant.caught_by.split()
         command = [
             sys.executable,

@@ -40,7 +40,7 @@ def run(program, how, processes):
         out, _ = process.communicate(timeout=SECONDS_UNTIL_STUCK if how == "untied" else SECONDS_AT_MOST)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.communicate()  # closes the pipe too
         return None
     assert process.returncode == 0
     return json.loads(out)["wrong"]

@@ -1,6 +1,7 @@
 """Several devices: contexts, one handle for each device, one program over all of them."""
 
 import jax
+import meddling
 import model
 import numpy as np
 import programs
@@ -72,3 +73,23 @@ def test_a_sharded_payload_is_entangled_where_it_lies(count):
     tied = compiled(x, y)
     assert tied.sharding == split
     np.testing.assert_array_equal(tied, np.arange(8))
+
+
+@pytest.mark.kernels  # HIP takes the device from the stream
+def test_a_slot_is_used_in_the_context_of_its_stream_whatever_context_another_handler_leaves():
+    meddling.register()
+
+    def program(token):
+        before = testing.read(meddling.away(token))
+        token = entangle(token, before)
+        written = testing.write(token, 7.0)
+        token = entangle(token, written)
+        return before, meddling.back(token)
+
+    token = testing.slot(0)
+    compiled = compile_in(None, program, token)
+    for _ in range(3):
+        testing.reset()
+        assert float(jax.block_until_ready(compiled(token))[0]) == 0
+        jax.effects_barrier()
+        assert accesses() == "r0 w7"
