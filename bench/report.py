@@ -29,7 +29,7 @@ environments.
 Compared are
 
 * **entangle**: this project;
-* **published**: entangle-jax 0.1.1 from PyPI, a package of the same name by others;
+* **published**: entangle-jax 0.1.1 from PyPI, a different project of the same name;
 * **barrier**: `jax.lax.optimization_barrier`, which does not order native calls ([why](why.md));
 * **nothing**: the same program without any of these;
 * **floor**: an FFI handler in Rust that is given the same operands and aliases and returns at once. No custom call can

@@ -48,7 +48,7 @@ MUTANTS = (
             (r"unsafe \{ sys::cuCtxPushCurrent_v2\(context\) \}", "{ let _ = context; sys::CUresult::CUDA_SUCCESS }"),
             (
                 r"unsafe \{ sys::cuCtxPopCurrent_v2\(&raw mut popped\) \}",
-                "{ let _ = &raw mut popped; sys::CUresult::CUDA_SUCCESS }",
+                "{ let _: *mut sys::CUcontext = &raw mut popped; sys::CUresult::CUDA_SUCCESS }",
             ),
         ),
         "test_devices.py",

@@ -160,7 +160,7 @@ def audit(
     if handles is not None:
         same = [*handles, *(same or ())]
     marked = _audit_marks.Marked(programs, traced)
-    accesses = marked.accesses()
+    accesses = marked.accesses(_named(reads, writes))
     report = functools.partial(audit_programs, programs, reads, writes, same=same, pair_by_name=handles is None)
     found = report(accesses=accesses)
     # A call that stands for others does what they did too.
@@ -171,16 +171,21 @@ def audit(
 
 
 def audit_compilation(module: Any, executable: Any, reads: TargetSpecs, writes: TargetSpecs) -> Report | None:
-    """The report on a program as JAX compiles it, from its MLIR module and its executable; None if it has no native calls."""
+    """The report on a program that JAX compiled, by its MLIR module and executable; None if it has no native calls."""
     compiled = executable.hlo_modules()
     if len(compiled) != 1:
         return None
     programs = {WRITTEN: _private.as_hlo(module), COMPILED: compiled[0].as_serialized_hlo_module_proto()}
     if not _native.Audit(programs[WRITTEN], []).targets:
         return None
-    accesses = _audit_marks.Marked(programs, None).accesses()
-    given = [access.target for access in _audit_targets.accesses(reads, writes) if access.target]
+    given = _named(reads, writes)
+    accesses = _audit_marks.Marked(programs, None).accesses(given)
     return audit_programs(programs, reads, writes, accesses=accesses, called_elsewhere=given)
+
+
+def _named(reads: TargetSpecs, writes: TargetSpecs) -> list[str]:
+    """The targets that were given."""
+    return [access.target for access in _audit_targets.accesses(reads, writes) if access.target]
 
 
 def expect_targets(reads: TargetSpecs, writes: TargetSpecs) -> None:

@@ -1,7 +1,7 @@
 """What to write so that two calls do not race, in the terms that the program uses already.
 
-A program that threads a `Handle` is told which handle to use; one that places its `entangle`s itself, where the next one
-goes; and one that threads nothing is told to leave the order to `ordered`.
+A program that threads a `Handle` is told which handle to use; one that calls `entangle` itself, where the next call of
+it goes; and one that threads nothing is told to leave the order to `ordered`.
 """
 
 from __future__ import annotations
@@ -51,23 +51,27 @@ class Words:
             return f"`{fn} = ordered({fn})` runs {names}, which are marked, in the order of the text"
         named = []
         for kind in ("read", "write"):
-            names = list(dict.fromkeys(_name_in_a_trace(call) for call in unmarked if call.kind == kind))
-            named += [f"{kind}s=[{', '.join(map(_quoted, names))}]"] if names else []
+            of_kind = dict.fromkeys(_name_in_a_trace(call) for call in unmarked if call.kind == kind)
+            named += [f"{kind}s=[{', '.join(map(_quoted, of_kind))}]"] if of_kind else []
         return f"`{fn} = ordered({fn}, {', '.join(named)})` runs these calls in the order of the text"
 
 
 def access_of(call: Call) -> str | None:
     """The method of a `Handle` that makes the call: `"read"` or `"write"`; None if none does."""
-    marks = [mark for name in _MARK.findall(call.op_name) if (mark := _marks.parse(name)) is not None]
-    of_handles = [mark for mark in marks if mark.resource == _marks.OF_HANDLES]
+    of_handles = [mark for _, mark in _marks_around(call) if mark.resource == _marks.OF_HANDLES]
     return None if not of_handles else "write" if of_handles[-1].writes else "read"
 
 
 def marked_function(call: Call) -> str | None:
     """The name of the function that is marked with `reads` or `writes` and makes the call."""
-    names = [name for name in _MARK.findall(call.op_name) if (mark := _marks.parse(name)) is not None]
-    names = [name for name in names if _marks.parse(name).resource != _marks.OF_HANDLES]
+    names = [name for name, mark in _marks_around(call) if mark.resource != _marks.OF_HANDLES]
     return unquote(names[-1].rpartition(":")[2]) if names else None
+
+
+def _marks_around(call: Call) -> list[tuple[str, _marks.Mark]]:
+    """The marks in the name of a call, the outermost first."""
+    found = [(name, _marks.parse(name)) for name in _MARK.findall(call.op_name)]
+    return [(name, mark) for name, mark in found if mark is not None]
 
 
 def _is_of_the_user(call: Call) -> bool:
@@ -131,8 +135,8 @@ def _of_entangle(first: Call, second: Call, loop: str | None) -> str:
             )
         case "branch":
             return (
-                f"end the branch around {a.call} with {tie}, return that token from it, and call {b.call} with the token "
-                "that comes out of the conditional"
+                f"end the branch around {a.call} with {tie}, return that token from it, and call {b.call} with the "
+                "token that comes out of the conditional"
             )
     return f"after {a.line}: {tie}; call {b.call} with that token"
 
@@ -152,9 +156,26 @@ class _Place:
     @classmethod
     def of(cls, a: Call, b: Call) -> tuple[_Place, _Place]:
         """Both calls, each as seen from where their call stacks part."""
-        same = _common(list(reversed(a.sources)), list(reversed(b.sources)))
+        stacks = aligned(a, b)
+        same = _common(*stacks)
         place = _common(a.place, b.place)
-        return cls(a, *_frames(a, same), _kind(a.place[place:])), cls(b, *_frames(b, same), _kind(b.place[place:]))
+        of_a = cls(a, *_frames(stacks[0], same), _kind(a.place[place:]))
+        of_b = cls(b, *_frames(stacks[1], same), _kind(b.place[place:]))
+        return of_a, of_b
+
+
+def aligned(a: Call, b: Call) -> tuple[list[Source], list[Source]]:
+    """The call stacks of both, the outermost line first, from the outermost function on that both know.
+
+    Some versions of jax know less of what led to a call than to another one.
+    """
+    stacks = [list(reversed(call.own_sources)) for call in (a, b)]
+    for one, other in (stacks, stacks[::-1]):
+        if one:
+            start = (one[0].file, one[0].function)
+            at = next((i for i, source in enumerate(other) if (source.file, source.function) == start), 0)
+            del other[:at]
+    return stacks[0], stacks[1]
 
 
 def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
@@ -162,19 +183,18 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _frames(call: Call, common: int) -> tuple[Source | None, Source | None]:
+def _frames(stack: Sequence[Source], common: int) -> tuple[Source | None, Source | None]:
     """The line of the common function that makes the call, and the line inside of the function that it calls.
 
     A function that is defined in the common one, such as the body of a loop, counts as a part of it.
     """
-    if not call.sources:
+    if not stack:
         return None, None
-    outermost_first = list(reversed(call.sources))
-    place = min(common, len(outermost_first) - 1)
-    within = f"{outermost_first[place].function}.<locals>."
-    while place + 1 < len(outermost_first) and outermost_first[place + 1].function.startswith(within):
+    place = min(common, len(stack) - 1)
+    within = f"{stack[place].function}.<locals>."
+    while place + 1 < len(stack) and stack[place + 1].function.startswith(within):
         place += 1
-    return outermost_first[place], outermost_first[place + 1] if place + 1 < len(outermost_first) else None
+    return stack[place], stack[place + 1] if place + 1 < len(stack) else None
 
 
 def _kind(place: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from entangle_jax import _marks, _native
 from entangle_jax._ordering import accesses, jaxprs, objects, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from entangle_jax._audit_report import Report
 
@@ -130,8 +130,8 @@ class Marked:
         self._marks = {mark for name in known if (mark := _marks.parse(name)) is not None}
         self._seen: set[tuple[str, str | None]] = set()
 
-    def accesses(self) -> dict[str, list[_native.Access]]:
-        """What the audit is told of each program.
+    def accesses(self, named: Collection[str] = ()) -> dict[str, list[_native.Access]]:
+        """What the audit is told of each program. Of calls through a `Handle` whose targets are `named`, the names say it.
 
         Raises:
           ValueError: a marked call with a side effect is in the trace and in no program.
@@ -144,6 +144,8 @@ class Marked:
                 for name in self._names.of(call):
                     if (key := self._key(name, call.target)) is not None:
                         seen.add(key)
+                        if call.target in named and _resource(name) == _marks.OF_HANDLES:
+                            continue
                         told[program].append(_access(name, call.target, call.name, _operands(self._traced, key)))
         if self._traced is not None and (gone := self._traced.kept - seen):
             listed = ", ".join(sorted(f"{target or 'a call'} in {_marks.parse(name)}" for name, target in gone))
@@ -178,6 +180,11 @@ class Marked:
 
     def _key(self, name: str, target: str) -> tuple[str, str | None] | None:
         return (name, target) if self._traced is None else self._traced.key(name, target)
+
+
+def _resource(name: str) -> str:
+    mark = _marks.parse(name)
+    return mark.resource if mark is not None else ""
 
 
 def _operands(traced: Traced | None, key: tuple[str, str | None]) -> list[int] | None:

@@ -1,13 +1,11 @@
 """The races of a program in the order of its source, and which few of them mend the others.
 
-First and second are the program's: the order in which it was traced; where only the compiled program is known, the order
-of its source lines. A compiled program lists its calls in an order of its own, which proves nothing.
+First and second are the program's: the order in which it was traced; where only the compiled program is known, the
+order of its source lines. A compiled program lists its calls in an order of its own, which proves nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,8 @@ from entangle_jax import _audit_fix
 from entangle_jax._audit_report import COMPILED, WRITTEN, Call, Race, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from entangle_jax import _native
 
 _MAX_CALLS = 1_024
@@ -75,12 +75,12 @@ class Order:
         origin = self.origin(call)
         if origin.program == WRITTEN:
             return self._trace[origin.index], (), 0
-        return 0, tuple(source.line for source in reversed(origin.sources)), call.index
+        return 0, tuple(source.line for source in reversed(origin.own_sources)), call.index
 
 
 def where_they_part(a: Call, b: Call) -> tuple[Source | None, Source | None]:
     """The lines of the innermost function that both calls come from, if they are two lines of it."""
-    for one, other in zip(reversed(a.sources), reversed(b.sources), strict=False):
+    for one, other in zip(*_audit_fix.aligned(a, b), strict=False):
         if one != other:
             same = (one.file, one.function) == (other.file, other.function)
             return (one, other) if same else (None, None)
@@ -130,7 +130,7 @@ def _race(found: _Found, programs: tuple[str, ...], follows: bool, order: Order,
     if native.later_iteration_of is not None:
         lines = [Source(one.file, one.line, one.function) for one in native.loop_sources]
         loop = f"the loop at {lines[0]}" if lines else f"the loop {native.later_iteration_of}"
-    race = Race(
+    return Race(
         first=found.first,
         second=found.second,
         handle=native.handle,
@@ -139,9 +139,8 @@ def _race(found: _Found, programs: tuple[str, ...], follows: bool, order: Order,
         reversed=found.reversed and native.unproven == "schedule",
         programs=programs,
         follows=follows,
-        fix="",
+        fix=words.fix(order.origin(found.first), order.origin(found.second), loop),
     )
-    return dataclasses.replace(race, fix=words.fix(order.origin(found.first), order.origin(found.second), loop))
 
 
 def _needed(found: list[_Found], audit: _native.Audit, calls: Sequence[Call]) -> set[int]:
@@ -149,48 +148,54 @@ def _needed(found: list[_Found], audit: _native.Audit, calls: Sequence[Call]) ->
     indices = sorted({call.index for one in found for call in (one.first, one.second)})
     if len(indices) > _MAX_CALLS:
         return {id(one) for one in found}
-    guards = {index: tuple(p for p in calls[index].place if p.startswith(_CONDITIONAL)) for index in indices}
-    after: dict[int, set[int]] = {index: set() for index in indices}
-    for index, before in zip(indices, audit.before_each(indices), strict=True):
-        for position in before:
-            after[indices[position]].add(index)
-    later: dict[str, list[_Found]] = {}
+    mended = _Mended(found, indices, audit, calls)
+    in_one_run = [one for one in found if one.native.later_iteration_of is None]
+    needed = {id(one) for one in in_one_run if not mended.follows(one)}
+    by_loop: dict[str, list[_Found]] = {}
     for one in found:
-        if one.native.later_iteration_of is None:
-            after[one.first.index].add(one.second.index)
-        else:
-            later.setdefault(one.native.later_iteration_of, []).append(one)
-    before_of: dict[int, set[int]] = {index: set() for index in indices}
-    for index, those in after.items():
-        for other in those:
-            before_of[other].add(index)
-
-    def runs_with(third: int, index: int) -> bool:
-        """Whether call `third` runs whenever call `index` does."""
-        return guards[index][: len(guards[third])] == guards[third]
-
-    needed = set()
-    for one in found:
-        first, second = one.first.index, one.second.index
-        if one.native.later_iteration_of is None:
-            between = after[first] & before_of[second]
-            if not any(runs_with(third, first) or runs_with(third, second) for third in between):
-                needed.add(id(one))
-    for of_loop in later.values():
+        if one.native.later_iteration_of is not None:
+            by_loop.setdefault(one.native.later_iteration_of, []).append(one)
+    for of_loop in by_loop.values():
         kept = list(of_loop)
         for one in of_loop:
             others = [other for other in kept if other is not one]
-            if any(
-                _leads(one.first.index, other.first.index, after)
-                and _leads(other.second.index, one.second.index, after)
-                and runs_with(other.first.index, one.first.index)
-                and runs_with(other.second.index, one.second.index)
-                for other in others
-            ):
+            if any(mended.follows_from(one, other) for other in others):
                 kept = others
         needed |= {id(one) for one in kept}
     return needed
 
 
-def _leads(a: int, b: int, after: dict[int, set[int]]) -> bool:
-    return a == b or b in after[a]
+class _Mended:
+    """Which calls come after which, once the races within one run are mended."""
+
+    def __init__(self, found: list[_Found], indices: list[int], audit: _native.Audit, calls: Sequence[Call]) -> None:
+        self._guards = {i: tuple(part for part in calls[i].place if part.startswith(_CONDITIONAL)) for i in indices}
+        self._before: dict[int, set[int]] = {index: set() for index in indices}
+        for index, before in zip(indices, audit.before_each(indices), strict=True):
+            self._before[index].update(indices[position] for position in before)
+        for one in found:
+            if one.native.later_iteration_of is None:
+                self._before[one.second.index].add(one.first.index)
+
+    def follows(self, race: _Found) -> bool:
+        """Whether a third call comes after the first and before the second, and runs whenever one of them does."""
+        first, second = race.first.index, race.second.index
+        between = (third for third in self._before[second] if first in self._before[third])
+        return any(self._runs_with(third, first) or self._runs_with(third, second) for third in between)
+
+    def follows_from(self, race: _Found, other: _Found) -> bool:
+        """Whether a race of two iterations is no more if the other one, of the same loop, is mended."""
+        return (
+            self._leads(race.first.index, other.first.index)
+            and self._leads(other.second.index, race.second.index)
+            and self._runs_with(other.first.index, race.first.index)
+            and self._runs_with(other.second.index, race.second.index)
+        )
+
+    def _runs_with(self, third: int, index: int) -> bool:
+        """Whether call `third` runs whenever call `index` does."""
+        guards = self._guards[third]
+        return self._guards[index][: len(guards)] == guards
+
+    def _leads(self, a: int, b: int) -> bool:
+        return a == b or a in self._before[b]

@@ -83,14 +83,18 @@ class Call:
         """The innermost line."""
         return self.sources[0] if self.sources else Source("", 0, "")
 
-    def __str__(self) -> str:
-        """What it does, which target, and where: the innermost line, and the lines that led there."""
-        kind = "" if self.kind == self.target else f"{self.kind} "
-        # What led to the call of `audit`, or further out, is of no use; nor is the wrapper of a library that we call.
+    @property
+    def own_sources(self) -> tuple[Source, ...]:
+        """Those of the program: without what led to the call of `audit`, and without the wrapper of a library there."""
         inner = list(itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources))
         while len(inner) < len(self.sources) and len(inner) > 1 and _is_of_a_library(inner[-1]):
             inner.pop()
-        lines = [f"{source} ({source.function})" if source.function else str(source) for source in inner]
+        return tuple(inner)
+
+    def __str__(self) -> str:
+        """What it does, which target, and where: the innermost line, and the lines that led there."""
+        kind = "" if self.kind == self.target else f"{self.kind} "
+        lines = [f"{source} ({source.function})" if source.function else str(source) for source in self.own_sources]
         lines = list(dict.fromkeys(lines))
         return f"{kind}{self.target} at {', called at '.join(lines[:_MAX_LINES]) or self.source}"
 
@@ -145,7 +149,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Moved:
-    """A native call that a loop repeats in the program as written, and that the compiled one makes once, before the loop."""
+    """A native call that a loop of the program as written repeats, and that the compiled one makes once, before it."""
 
     call: Call
     out_of: tuple[Source, ...]

@@ -84,11 +84,15 @@ def dot(report: Report, graph: _native.Graph) -> str:
         label = "\\n".join(part for part in (call.target, where) if part)
         lines.append(f'  n{call.index} [label="{label}", {_LOOKS[call.kind]}];')
     lines += [f"  n{first} -> n{second};" for first, second in graph.edges]
-    for race in report.races:
-        if race.first.program == program and max(race.first.index, race.second.index) < len(drawn):
-            label = "race in the next iteration" if race.loop else "race"
-            ends = f"n{race.first.index} -> n{race.second.index}"
-            lines.append(f'  {ends} [label="{label}", color=red, fontcolor=red, dir=both];')
+    in_picture = [
+        race
+        for race in report.races
+        if race.first.program == program and max(race.first.index, race.second.index) < len(drawn)
+    ]
+    for race in [race for race in in_picture if not race.follows] or in_picture:
+        label = "race in the next iteration" if race.loop else "race"
+        ends = f"n{race.first.index} -> n{race.second.index}"
+        lines.append(f'  {ends} [label="{label}", color=red, fontcolor=red, dir=both];')
     return "\n".join([*lines, "}"])
 
 
@@ -168,16 +172,16 @@ def _fate(lost: Lost) -> str:
     if lost.merged_with is None:
         return "dropped: XLA found nothing that needs its result, and it has no side effect"
     return (
-        f"merged with {lost.merged_with}: the two are equal, and XLA takes calls without a side effect to give the same "
-        "each time"
+        f"merged with {lost.merged_with}: the two are equal, and XLA takes calls without a side effect to give the "
+        "same each time"
     )
 
 
 def _move(moved: Moved) -> str:
     loop = f"the loop at {moved.out_of[0]}" if moved.out_of else "its loop"
     return (
-        f"runs once, before {loop}, instead of in each iteration: nothing that it is given changes there. If what it reads "
-        "does, mark it with `reads(..., volatile=True)` and use `ordered`, or give it a side effect"
+        f"runs once, before {loop}, instead of in each iteration: nothing that it is given changes there. If what it "
+        "reads does, mark it with `reads(..., volatile=True)` and use `ordered`, or give it a side effect"
     )
 
 

@@ -203,7 +203,7 @@ class Audit:
         """Whether each of `seconds` comes after each of `firsts` by data; None if there is no such pair."""
 
     def before_each(self, calls: list[int]) -> list[list[int]]:
-        """Of each of these calls, in ascending order, the positions in the list of those that come before it by data."""
+        """Of each of these calls, in ascending order, the positions in the list of those before it by data."""
 
     def costs(self) -> list[Cost]: ...
     def graph(self) -> Graph: ...

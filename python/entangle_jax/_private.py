@@ -95,6 +95,18 @@ UNSPECIFIED: Any = _take("jax._src.sharding_impls", "UNSPECIFIED")
 convert_constvars_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "convert_constvars_jaxpr")
 
 
+# The native targets that are registered: jax has no public list of them. There since 0.5.
+custom_call_targets: Any = _take("jaxlib.xla_client", "custom_call_targets")
+
+# To see the programs that tests compile, whoever compiles them; a public way there is none. The function has had the
+# backend and the module as its first arguments, and returned the executable, since 0.4.
+compile_or_get_cached: Any = _take("jax._src.compiler", "compile_or_get_cached")
+
+# What `jax.stages.Lowered.compiler_ir("hlo")` does for what one lowers oneself. There since 0.5.
+_to_hlo: Any = _take("jaxlib._jax", "mlir")
+_module_to_bytecode: Any = _take("jax._src.interpreters.mlir", "module_to_bytecode")
+
+
 def traces() -> list[Any]:
     """The traces that are going on, from the outermost to the innermost."""
     return cast("list[Any]", unsafe_get_trace_stack(trace_ctx.trace))
@@ -142,15 +154,11 @@ def kept_arguments(stage: Any) -> list[int] | None:
 
 @contextlib.contextmanager
 def compilations(watch: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Hand every program that this process compiles meanwhile to `watch`, in any thread: the MLIR module, the executable.
-
-    JAX has no public way to see the programs that others compile. The function stands there since 0.4, with these two
-    first arguments and this result.
-    """
+    """Hand each program that any thread compiles meanwhile to `watch`: its MLIR module and its executable."""
     module = importlib.import_module("jax._src.compiler")
     with _watching:
         if not _watchers:
-            plain = _take("jax._src.compiler", "compile_or_get_cached")
+            plain = module.compile_or_get_cached
 
             def compile_or_get_cached(backend: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
                 executable = plain(backend, computation, *args, **kwargs)
@@ -175,18 +183,12 @@ _watchers: list[Callable[[Any, Any], None]] = []
 
 
 def as_hlo(module: Any) -> bytes:
-    """A program as it was handed to the compiler, as a serialized `HloModuleProto`.
-
-    `jax.stages.Lowered.compiler_ir("hlo")` does the same for what one lowers oneself. There since 0.4.36.
-    """
-    to_hlo = _take("jaxlib._jax", "mlir").mlir_module_to_xla_computation
-    program: bytes = to_hlo(
-        _take("jax._src.interpreters.mlir", "module_to_bytecode")(module)
-    ).as_serialized_hlo_module_proto()
+    """A program as it was handed to the compiler, as a serialized `HloModuleProto`."""
+    computation = _to_hlo.mlir_module_to_xla_computation(_module_to_bytecode(module))
+    program: bytes = computation.as_serialized_hlo_module_proto()
     return program
 
 
 def registered_targets() -> set[str]:
-    """The native targets that are registered in this process: jax has no public list of them. There since 0.5."""
-    listed: Any = _take("jaxlib.xla_client", "custom_call_targets")
-    return {target for platform in ("Host", "CUDA", "ROCM") for target in listed(platform)}
+    """The native targets that are registered in this process."""
+    return {target for platform in ("Host", "CUDA", "ROCM") for target in custom_call_targets(platform)}

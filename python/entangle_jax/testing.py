@@ -135,16 +135,18 @@ def log() -> tuple[Access, ...]:
 
 @contextlib.contextmanager
 def audited(*, reads: TargetSpecs = (), writes: TargetSpecs = ()) -> Iterator[list[Report]]:
-    """Audit every program that is compiled meanwhile, in any thread, and raise at a race. A fixture for pytest::
+    """Audit every program that is compiled meanwhile, in any thread, and raise at a race.
+
+    A fixture for pytest: ::
 
         @pytest.fixture(autouse=True)
         def no_races():
             with entangle_jax.testing.audited(reads=["my_solve"], writes=["my_refactor"]):
                 yield
 
-    The error is raised where the test calls the program, before the program runs. Calls that are marked, and those through
-    a `Handle`, are known without being named. What jax has compiled before is not compiled again: to look at that too,
-    begin with `jax.clear_caches()`.
+    The error is raised where the test calls the program, before the program runs. Calls that are marked, and those
+    through a `Handle`, are known without being named. What jax has compiled before is not compiled again: to look at
+    that too, begin with `jax.clear_caches()`.
 
     Args:
       reads: native targets that use an object, as of `audit`. A name that no program calls is no error here.
@@ -159,7 +161,7 @@ def audited(*, reads: TargetSpecs = (), writes: TargetSpecs = ()) -> Iterator[li
       TypeError: a target is neither a name nor a pair.
       ValueError: there are reads and no writes; or a program cannot be audited.
     """
-    from entangle_jax import _audit  # takes time to import, which programs that do not test do not have to spend
+    from entangle_jax import _audit  # noqa: PLC0415 (only those who use it need it)
 
     reports: list[Report] = []
     _audit.expect_targets(reads, writes)

@@ -4,7 +4,8 @@ The first line of a block says what becomes of it:
 
     ```python                       part of the page's program: all of them run from top to bottom in one namespace
     ```python title="train.py"      a file of a project that is built from the page: `python/tests_site` does that
-    ```sh                           commands of such a project, or to read
+    ```rust title="crates/a.rs"     a part of that file of the repository
+    ```sh                           commands of such a project
     ```text title="prints"          what the block before it prints
     ```text title="prints, among other lines"
 """
@@ -50,6 +51,13 @@ def blocks_of(page: Path) -> list[Block]:
         body = textwrap.dedent(block["body"])
         blocks.append(Block(block["language"], block["title"] or "", body, line, headings[-1] if headings else ""))
     return blocks
+
+
+def of_a_project(block: Block) -> bool:
+    """Whether it is a file or a command of a project that is built from the page."""
+    return block.language == "sh" or (
+        bool(block.title) and "/" not in block.title and not block.title.startswith("prints")
+    )
 
 
 def printed(blocks: list[Block], i: int) -> Block | None:

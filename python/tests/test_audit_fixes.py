@@ -234,7 +234,7 @@ def handle_not_returned_from_the_branch_mended(token):
 
 
 def handle_left_out_later(token):
-    before, handle = Handle(token).read(read)  # @read
+    before, _ = Handle(token).read(read)  # @read
     write(token, 1.0)  # @write
     return before
 
@@ -292,7 +292,7 @@ def refactor(token, value):
 def entangle_one_place_forgotten(token):
     before = solve(token)
     token = entangle(token, before)
-    done = refactor(token, 1.0)  # @refactor
+    refactor(token, 1.0)  # @refactor
     return before, solve(token)  # @solve
 
 
@@ -306,7 +306,7 @@ def entangle_one_place_forgotten_mended(token):
 
 def entangle_forgotten_at_the_end_of_a_body(token):
     def body(token, x):
-        done = write(entangle(token, x), x)  # @write
+        write(entangle(token, x), x)  # @write
         return token, None
 
     token, _ = lax.scan(body, token, XS)  # @loop
@@ -341,8 +341,7 @@ def entangle_forgotten_in_a_branch_mended(token):
 
     def taken(token):
         done = write(token, 1.0)
-        token = entangle(token, done)
-        return token
+        return entangle(token, done)
 
     token = lax.cond(jnp.sin(1.0 * token) < 0.5, taken, lambda token: token, token)
     return read(token)

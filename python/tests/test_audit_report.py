@@ -123,8 +123,7 @@ def test_a_call_that_nothing_needs_is_called_dropped():
 
 def test_a_write_that_never_runs_is_not_called_unneeded():
     def program(token):
-        never = jnp.zeros((), bool)
-        return lax.cond(never, lambda: write(token, 1.0), lambda: token)
+        return lax.while_loop(lambda c: c[1] < 0, lambda c: (write(c[0], 1.0), c[1] + 1), (token, 0))
 
     report = audit(program, TOKEN, **TARGETS)
     (lost,) = report.lost

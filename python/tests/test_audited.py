@@ -61,7 +61,7 @@ def test_marks_and_handles_need_no_names():
         return before, handle.write(testing.write, 1.0)[0]
 
     with testing.audited() as reports:
-        with pytest.raises(RaceError, match="`marked = ordered.marked.` runs `read` and `write`"):
+        with pytest.raises(RaceError, match=r"`marked = ordered\(marked\)` runs `read` and `write`"):
             jax.jit(marked)(testing.slot(0))
         jax.block_until_ready(jax.jit(ordered(marked))(testing.slot(0)))
         jax.block_until_ready(jax.jit(of_handle)(testing.slot(0)))

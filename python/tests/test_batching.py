@@ -69,7 +69,7 @@ def test_an_unbatched_token_with_batched_reads_is_written_once(slots):
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_batching_adds_no_loop_and_no_transpose(levels):
-    f = lambda p, w: entangle(p, w)  # noqa: E731 (wrapped again and again)
+    f = lambda p, w: entangle(p, w)
     for _ in range(levels):
         f = jax.vmap(f, in_axes=(1, -1))
     witness = jnp.zeros((7, 6, 5)[-levels:])

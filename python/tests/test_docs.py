@@ -57,6 +57,12 @@ def test_what_a_page_quotes_from_the_repository_stands_there(page):
         )
 
 
+def test_no_file_or_command_of_a_page_is_left_out():
+    # Those of these pages are followed by `python/tests_site`, all of them.
+    built = {"callbacks.md", "libraries.md", "native.md"}
+    assert {page.name for page in pages.PAGES if any(map(pages.of_a_project, pages.blocks_of(page)))} == built
+
+
 def test_every_command_and_option_is_in_the_reference():
     text = (pages.ROOT / "docs/reference/commands.md").read_text()
     for name, (module, _) in __main__._COMMANDS.items():

@@ -281,7 +281,7 @@ def test_donated_shards_are_not_copied(shardy):
 def test_dimensions_that_do_not_divide_and_dimensions_of_zero(shardy):
     mesh = mesh_of(AxisType.Auto, axes=1)
     with compiled.partitioner(shardy):
-        constrain = lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("i")))  # noqa: E731
+        constrain = lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("i")))
         program = jax.jit(lambda x, w: constrain(entangle(constrain(x * 2), constrain(w + 1))))
         x = jnp.arange(7.0)
         np.testing.assert_array_equal(program(x, jnp.ones((5, 2))), 2 * x)

@@ -206,9 +206,12 @@ impl Audit {
     #[must_use]
     pub fn objects(&self) -> Vec<TouchedObject> {
         let overlapping = self.objects.overlapping();
-        let list = (0..).zip(overlapping).map(|(object, others)| TouchedObject {
-            name: self.objects.name(object),
-            may_be: others.into_iter().filter(|&other| other != object).map(|other| other as usize).collect(),
+        let list = (0..).zip(overlapping).map(|(object, mut others)| {
+            others.sort_unstable();
+            TouchedObject {
+                name: self.objects.name(object),
+                may_be: others.into_iter().filter(|&other| other != object).map(|other| other as usize).collect(),
+            }
         });
         list.collect()
     }

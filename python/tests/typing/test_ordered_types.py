@@ -1,12 +1,14 @@
 """What a type checker makes of `reads`, `writes` and `ordered`; it is run too."""
 
-from collections.abc import Callable
-from typing import assert_type
+from typing import TYPE_CHECKING, assert_type
 
 import jax
 import jax.numpy as jnp
 
 from entangle_jax import ordered, reads, writes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @reads("typing.matrix", handle="token")

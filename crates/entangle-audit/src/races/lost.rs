@@ -7,7 +7,7 @@ use petgraph::Direction::Incoming;
 use petgraph::visit::EdgeRef as _;
 
 use crate::audit::Audit;
-use crate::graph::Part;
+use crate::graph::{Edge, Part, Rule};
 use crate::hlo::{Instruction, Opcode, Source};
 
 /// A native call that optimization removed.
@@ -175,21 +175,41 @@ fn innermost(sources: &[Source]) -> &[Source] {
     &sources[..sources.len().min(1)]
 }
 
-/// For each value what it is computed from and how, as a number that is equal for values that are computed alike, also in two loops.
+/// For each value what it is computed from and how, as a number that is equal for values that are computed alike: also in two loops, and in
+/// a loop and outside of it if no iteration changes it.
 fn signatures(audit: &Audit) -> Vec<u64> {
     /// So often what a loop hands to its next iteration is looked at, to tell loops apart that begin alike.
     const ROUNDS: usize = 3;
     let graph = &audit.dependence.graph;
+    let contexts = &audit.dependence.contexts;
+    let mut in_branch: Vec<bool> = Vec::with_capacity(contexts.len());
+    for context in contexts {
+        let around = context.part != Part::Entry && in_branch[context.parent as usize];
+        in_branch.push(around || matches!(context.part, Part::Branch { .. }));
+    }
     let mut signatures = vec![0; graph.node_count()];
     for _ in 0..ROUNDS {
         for node in graph.node_indices() {
             let value = graph[node];
-            let instruction = audit.dependence.instruction(&audit.module, node);
+            // That a loop may not run does not tell a call in it from one outside; that a branch is not taken does.
+            let matters =
+                |edge: Edge| edge != Edge::Control && (edge != Edge::Guard || in_branch[value.context as usize]);
             let mut sources: Vec<(String, u64)> = graph
                 .edges_directed(node, Incoming)
+                .filter(|edge| matters(*edge.weight()) && edge.source() != node)
                 .map(|edge| (format!("{:?}", edge.weight()), signatures[edge.source().index()]))
                 .collect();
             sources.sort_unstable();
+            let instruction = audit.dependence.instruction(&audit.module, node);
+            let hands_on = value.rule == Rule::Header
+                || matches!(
+                    instruction.opcode,
+                    Opcode::Parameter | Opcode::GetTupleElement | Opcode::Tuple | Opcode::Call
+                );
+            if let ([(_, source)], true) = (&sources[..], hands_on) {
+                signatures[node.index()] = *source;
+                continue;
+            }
             let mut hash = DefaultHasher::new();
             (std::mem::discriminant(&instruction.opcode), std::mem::discriminant(&value.rule), value.leaf)
                 .hash(&mut hash);

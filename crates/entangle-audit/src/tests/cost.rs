@@ -135,12 +135,7 @@ fn merged_and_dropped_calls_are_told_apart() {
         audit(vec![main])
     };
     let (before, after) = (build(3), build(2));
-    assert_eq!(
-        lost(&before, &after),
-        [
-            Lost { call: 0, merged_with: None, never_runs: false },
-            Lost { call: 2, merged_with: Some(1), never_runs: false }
-        ]
-    );
+    let gone = |call, merged_with| Lost { call, merged_with, never_runs: false };
+    assert_eq!(lost(&before, &after), [gone(0, None), gone(2, Some(1))]);
     assert_eq!(lost(&after, &after), []);
 }
