@@ -196,7 +196,7 @@ def callbacks(ordered):
 
 def without_operands(ordered):
     pull = writes("queue")(lambda: io_callback(lambda: np.float32(0), SCALAR))
-    audited = audit(ordered(lambda: (pull(), pull())))
+    audited = audit(ordered(lambda x: (x, pull(), pull(), pull())), jnp.float32(1))
     assert not audited.races, str(audited)
 
 

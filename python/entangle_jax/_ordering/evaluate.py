@@ -85,8 +85,8 @@ def _guarded(
 ) -> tuple[list[Any], Any]:
     """A call that has no operand to wait with, or no result to wait for: in a branch, on a condition that waits.
 
-    XLA does not know that the condition is always true. What comes out of the branch waits for all that is in it, and for
-    the call's results by data if it has any.
+    XLA does not know that the condition is always true. What comes out of the branch waits for all that is in it,
+    and by data for the results of the call if it has any.
     """
     true = entangle(jnp.ones((), bool), *(waits or [jnp.zeros((), jnp.int32)]))
 
