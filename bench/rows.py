@@ -47,6 +47,8 @@ CHECKS_WHY = (
     "before it returns, the handler checks that XLA gave each result the memory of its operand; that is some 90 "
     "instructions, and without them a program that was not aliased would get garbage."
 )
+MARK_WHY = "JAX traces and lowers a marked function as a jitted one of its own, at each call: docs/ordered.md"
+
 COMPILE_WHY = (
     "XLA:CPU looks at each pair of operations for a conflict and removes the edges that others imply "
     "(`xla::ExecutionGraph`, where the profile has most of the time), so its own time for one operation grows with "
@@ -106,6 +108,7 @@ ROWS = [
             {"by_hand": 1, "named": named},
             sides=("ordered", "by hand"),
             rounds=4,
+            why="" if named else MARK_WHY,
         )
         for what, named in (("named", 1), ("marked", 0))
     ),
@@ -119,6 +122,8 @@ ROWS = [
             {"marked": 0, "traced": traced},
             sides=("marked", "unmarked"),
             rounds=8,
+            short=not traced,  # far beyond its limit, as the page says
+            why=MARK_WHY if traced else "",
         )
         for what, traced, limit in (("outside of `jit`", 0, 1.05), ("traced and lowered", 1, 1.5))
     ),

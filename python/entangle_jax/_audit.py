@@ -22,6 +22,7 @@ A call that several of them match does all that they say. The rules are those of
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -166,7 +167,7 @@ def audit(
     if merged := marked.of_merged(found, COMPILED):
         accesses[COMPILED] += merged
         found = report(accesses=accesses)
-    return found
+    return dataclasses.replace(found, unused_marks=marked.unused(), only_read=marked.only_read())
 
 
 def audit_compilation(module: Any, executable: Any, reads: TargetSpecs, writes: TargetSpecs) -> Report | None:

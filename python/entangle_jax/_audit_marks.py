@@ -127,6 +127,8 @@ class Marked:
         known = {name for name, _ in traced.handles} if traced is not None else set()
         known |= {name for calls in self._calls.values() for call in calls for name in _NAME.findall(call.op_name)}
         self._names = Names(known)
+        self._marks = {mark for name in known if (mark := _marks.parse(name)) is not None}
+        self._seen: set[tuple[str, str | None]] = set()
 
     def accesses(self, named: Collection[str] = ()) -> dict[str, list[_native.Access]]:
         """What the audit is told of each program. Of calls through a `Handle` whose targets are `named`, the names say it.
@@ -134,7 +136,7 @@ class Marked:
         Raises:
           ValueError: a marked call with a side effect is in the trace and in no program.
         """
-        seen: set[tuple[str, str | None]] = set()
+        seen = self._seen
         told: dict[str, list[_native.Access]] = {}
         for program, calls in self._calls.items():
             told[program] = []
@@ -151,6 +153,16 @@ class Marked:
                 f"entangle_jax.audit: the trace has marked calls that the program does not have: {listed}."
             )
         return told
+
+    def unused(self) -> tuple[str, ...]:
+        """The marks whose calls, as far as the trace has them, are in no program. `accesses` comes first."""
+        gone = () if self._traced is None else self._traced.handles.keys() - self._seen
+        return tuple(sorted({f"{_marks.parse(name)} {_marks.function_of(name)}" for name, _ in gone}))
+
+    def only_read(self) -> tuple[str, ...]:
+        """The resources that no mark writes. Those of handles are told by the handle."""
+        written = {mark.resource for mark in self._marks if mark.orders_as_a_write}
+        return tuple(sorted({mark.resource for mark in self._marks} - written - {_marks.OF_HANDLES}))
 
     def of_merged(self, report: Report, compiled: str) -> list[_native.Access]:
         """What else is known of compiled calls that stand for others, and that have kept their own names alone."""

@@ -231,6 +231,12 @@ class Report:
     """The program's arguments have no names and their pytree is not known, so that a handle's two parts, the token and
     the fence of a `Handle`, were taken for two objects unless they were given as the same."""
     _audits: dict[str, Any] = dataclasses.field(compare=False)
+    unused_marks: tuple[str, ...] = ()
+    """Marks in the trace whose calls JAX dropped before it wrote the program, since nothing needs their results, with
+    the name of the marked function. Known only where `audit` was given the function itself."""
+    only_read: tuple[str, ...] = ()
+    """Resources of marks that no marked call here writes, so that their reads are in no order: also where a name is
+    misspelt in one of its marks."""
 
     @functools.cached_property
     def objects(self) -> tuple[Object, ...]:

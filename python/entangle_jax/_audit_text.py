@@ -46,6 +46,17 @@ def table(report: Report) -> str:
         lines.append(UNNAMED)
     lines += _assumed(report)
     lines += _races(report)
+    for mark in report.unused_marks:
+        lines += [
+            "",
+            f"LOST  {mark}",
+            "      dropped: JAX found nothing that needs its result, and it has no side effect",
+        ]
+    if report.only_read:
+        lines += [
+            "",
+            f"Only read here, so in no order: {', '.join(map(repr, report.only_read))}. No marked call writes it.",
+        ]
     for lost in report.lost:
         lines += ["", f"LOST  {lost.call}", f"      {_fate(lost)}"]
     for moved in report.moved:

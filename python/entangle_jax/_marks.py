@@ -81,6 +81,11 @@ def parse(name: str) -> Mark | None:
     return Mark(unquote(rest[1]), kind == "writes", **dict.fromkeys(flags, True))
 
 
+def function_of(name: str) -> str:
+    """The name of the function whose mark a jitted function's name records."""
+    return unquote(name.rpartition(":")[2])
+
+
 def reads(
     resource: str, *, handle: str | int | None = None, volatile: bool = False, opaque: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -115,3 +115,32 @@ def test_every_construct_in_order_has_no_race_and_without_order_has_one(kind):
     assert not report.races, str(report)
     assert report.looked
     assert audit(fn, *args).races
+
+
+def test_a_dropped_marked_call_and_a_resource_that_is_only_read_are_listed():
+    def unused(token):
+        return testing.read(token)
+
+    def program(token):
+        reads("marks.other")(unused)(token)
+        writes("marks.slot")(testing.write)(token, 1.0)
+        return reads("marks.slto")(testing.read)(token)
+
+    report = audit(program, testing.slot(0))
+    assert report.unused_marks == ("reads('marks.other') unused",)
+    assert report.only_read == ("marks.other", "marks.slto")
+    assert "LOST  reads('marks.other') unused" in str(report)
+    assert "Only read here, so in no order: 'marks.other', 'marks.slto'." in str(report)
+    right = audit(ordered(lambda token: (write(token, 1.0), read(token))), testing.slot(0))
+    assert (right.unused_marks, right.only_read) == ((), ())
+
+
+def test_what_comes_after_a_call_without_operands_is_proven():
+    pull = writes("marks.queue")(lambda: io_callback(lambda: np.float32(0), jax.ShapeDtypeStruct((), jnp.float32)))
+    push = writes("marks.queue")(lambda x: io_callback(lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), x))
+
+    def program(x):
+        return pull(), push(x), pull(), pull()
+
+    assert audit(program, jnp.float32(1)).races
+    assert not audit(ordered(program), jnp.float32(1)).races

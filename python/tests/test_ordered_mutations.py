@@ -194,6 +194,12 @@ def callbacks(ordered):
         assert seen == [0, 1, 2, 3]
 
 
+def without_operands(ordered):
+    pull = writes("queue")(lambda: io_callback(lambda: np.float32(0), SCALAR))
+    audited = audit(ordered(lambda x: (x, pull(), pull(), pull())), jnp.float32(1))
+    assert not audited.races, str(audited)
+
+
 def last_write(ordered):
     seen = []
     save = writes("file")(lambda x: jax.pure_callback(lambda x: seen.append(1) or x, SCALAR, x))
@@ -292,7 +298,7 @@ def batched_rule(ordered):
 
 
 CHECKS = {
-    "straight": straight, "unknown_handle": unknown_handle, "callbacks": callbacks, "last_write": last_write, "volatile": volatile,
+    "straight": straight, "unknown_handle": unknown_handle, "callbacks": callbacks, "without_operands": without_operands, "last_write": last_write, "volatile": volatile,
     "derivative": derivative, "backward": backward, "tangent": tangent, "recomputed": recomputed, "batched_branch": batched_branch,
     "batched_rule": batched_rule,
     **{f.__name__: around(f) for f in (
@@ -342,6 +348,7 @@ MUTATIONS = {
     "a loop's end is forgotten": (THE_RULES, "return self._world.left(self._cells, tokens, kept=kept)", "return self._world", "scan"),
     "a call without operands does not wait": (EVALUATE, "*(waits or [jnp.zeros((), jnp.int32)])", "jnp.zeros((), jnp.int32)", "callbacks"),
     "a call without results is not waited for": (EVALUATE, "return outs, world.after(cells, (witness,), kept=step.kept)", "return outs, world", "callbacks"),
+    "a branch's token does not stand for the call in it": (EVALUATE, "*([outs[i] for i in witnesses] or [jnp.ones((), jnp.int32)])", "jnp.ones((), jnp.int32)", "without_operands"),
     "a last write is lost": ("_ordered", "    if unkept:\n", "    if False:\n", "last_write"),
     "a result does not wait for a last write": ("_ordered", "results[i] = entangle(results[i], *writes)", "pass", "last_write"),
     "an unknown handle is another object": (OBJECTS, "    if forwards(eqn):\n", '    if eqn.primitive.name == "dynamic_slice":\n        return [frozenset({(("other", 0), WHOLE)})]\n    if forwards(eqn):\n', "unknown_handle"),

@@ -68,7 +68,7 @@ class Evaluation:
 
         bind = without_derivative(call, eqn) if step.has_derivative else call
         if not step.witnesses or (waits and not step.waits):
-            outs, witness = _guarded(bind, eqn, ins, waits)
+            outs, witness = _guarded(bind, eqn, ins, waits, step.witnesses)
             return outs, world.after(cells, (witness,), kept=step.kept)
         if waits:
             which = step.waits if step.all_of_it else step.waits[:1]
@@ -80,15 +80,19 @@ class Evaluation:
         return outs, world.after(cells, tuple(outs[i] for i in witnesses), kept=step.kept)
 
 
-def _guarded(bind: Callable[..., list[Any]], eqn: Any, ins: list[Any], waits: list[Any]) -> tuple[list[Any], Any]:
+def _guarded(
+    bind: Callable[..., list[Any]], eqn: Any, ins: list[Any], waits: list[Any], witnesses: Sequence[int]
+) -> tuple[list[Any], Any]:
     """A call that has no operand to wait with, or no result to wait for: in a branch, on a condition that waits.
 
-    XLA does not know that the condition is always true. What comes out of the branch waits for all that is in it.
+    XLA does not know that the condition is always true. What comes out of the branch waits for all that is in it,
+    and by data for the results of the call if it has any.
     """
     true = entangle(jnp.ones((), bool), *(waits or [jnp.zeros((), jnp.int32)]))
 
     def taken() -> Any:
-        return bind(*ins), entangle(jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32))
+        outs = bind(*ins)
+        return outs, entangle(jnp.zeros((), jnp.int32), *([outs[i] for i in witnesses] or [jnp.ones((), jnp.int32)]))
 
     def not_taken() -> Any:
         return [_zeros(v.aval) for v in eqn.outvars], entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
