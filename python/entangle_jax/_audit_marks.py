@@ -131,7 +131,9 @@ class Marked:
         self._seen: set[tuple[str, str | None]] = set()
 
     def accesses(self, named: Collection[str] = ()) -> dict[str, list[_native.Access]]:
-        """What the audit is told of each program. Of calls through a `Handle` whose targets are `named`, the names say it.
+        """What the audit is told of each program.
+
+        Of calls through a `Handle` whose targets are `named`, the names say it all.
 
         Raises:
           ValueError: a marked call with a side effect is in the trace and in no program.
