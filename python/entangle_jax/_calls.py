@@ -7,17 +7,15 @@ lines that make the calls. `calls` traces the function and walks its jaxpr; the 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from entangle_jax import _private
-from entangle_jax._ordering import jaxprs
+from entangle_jax._ordering import accesses, jaxprs
 from entangle_jax._primitive import entangle_p
 
 if TYPE_CHECKING:
@@ -206,13 +204,7 @@ def _kind_of(eqn: Any) -> tuple[str, str]:
         return "native call", str(eqn.params["target_name"])
     if name in _CALLBACKS:
         return "callback", _name_of(eqn)
-    # What says of the slots of `entangle_jax.testing` that there are none on TPU is no call.
-    is_known = (
-        eqn.primitive is entangle_p
-        or name == "entangle_testing_native"
-        or id(eqn.primitive) in _jax_primitives(len(sys.modules))
-    )
-    return ("" if is_known else "primitive"), name
+    return ("" if accesses.is_of_jax(eqn.primitive) else "primitive"), name
 
 
 def _name_of(eqn: Any) -> str:
@@ -220,19 +212,6 @@ def _name_of(eqn: Any) -> str:
     function = list(jaxprs.functions_of(eqn))[-1]
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
-
-
-@functools.lru_cache(maxsize=1)
-def _jax_primitives(modules: int) -> frozenset[int]:
-    """The primitives that jax's own modules hold. `modules`, how many are imported, says when to look again."""
-    del modules
-    ours = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in {"jax", "jaxlib"}]
-    return frozenset(
-        id(value)
-        for module in ours
-        for value in list(getattr(module, "__dict__", {}).values())
-        if isinstance(value, _private.Primitive)
-    )
 
 
 def _site(index: int, call: _Found, users: dict[Any, list[int]]) -> CallSite:

@@ -141,7 +141,7 @@ def is_native(eqn: Any) -> bool:
     """
     if eqn.primitive.name in _CALLS:
         return True
-    return not _is_of_jax(eqn.primitive) and not any(True for _ in jaxprs.inner_jaxprs(eqn))
+    return not is_of_jax(eqn.primitive) and not any(True for _ in jaxprs.inner_jaxprs(eqn))
 
 
 def refuses_derivatives(eqn: Any) -> bool:
@@ -150,7 +150,7 @@ def refuses_derivatives(eqn: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_of_jax(primitive: Any) -> bool:
+def is_of_jax(primitive: Any) -> bool:
     """Whether a module of JAX, or of this package, holds the primitive."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(("jax.", "entangle_jax."))]
     return any(value is primitive for module in modules for value in list(vars(module).values()))
