@@ -45,12 +45,16 @@ def blocks_of(page: Path) -> list[Block]:
     for block in _BLOCK.finditer(text):
         assert not block["rest"], f"{page.name}: what is meant by `{block['rest']}` behind ```{block['language']}?"
         # A `#` at the start of a line of code is a comment, no heading.
-        prose = _BLOCK.sub("", text[: block.start()])
-        headings = [heading["title"] for heading in _HEADING.finditer(prose)]
+        headings = [heading["title"] for heading in _HEADING.finditer(prose_of(text[: block.start()]))]
         line = text[: block.start("body")].count("\n")
         body = textwrap.dedent(block["body"])
         blocks.append(Block(block["language"], block["title"] or "", body, line, headings[-1] if headings else ""))
     return blocks
+
+
+def prose_of(text: str) -> str:
+    """The text without its blocks."""
+    return _BLOCK.sub("", text)
 
 
 def of_a_project(block: Block) -> bool:

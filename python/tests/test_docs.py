@@ -2,14 +2,17 @@
 
 import argparse
 import doctest
+import json
 import re
 import warnings
 
+import demo_table
+import jax
 import pages
 import pytest
 
 import entangle_jax
-from entangle_jax import __main__
+from entangle_jax import __main__, _demo
 
 
 def program_of(page):
@@ -55,6 +58,43 @@ def test_what_a_page_quotes_from_the_repository_stands_there(page):
         assert block.body in (pages.ROOT / block.title).read_text(), (
             f"{block.title} has changed: {page.name}:{block.line}"
         )
+
+
+def figures_of_the_demo():
+    return json.loads((pages.ROOT / demo_table.FIGURES).read_text())
+
+
+def test_the_table_of_what_people_try_is_what_the_demo_printed():
+    lines = [f"{line}\n" for line in demo_table.table(figures_of_the_demo())]
+    assert demo_table.in_page((pages.ROOT / demo_table.PAGE).read_text()) == "".join(lines)
+
+
+def test_the_table_of_what_people_try_has_all_that_the_demo_runs():
+    # If not, `ci/demo --docs` has to be run again.
+    scenarios = [scenario.name for scenario in _demo.SCENARIOS]
+    assert sorted(sum(demo_table.PROGRAMS.values(), [])) == sorted(scenarios)
+    for output in figures_of_the_demo():
+        assert [row["scenario"] for row in output["results"] if row["method"] == "nothing"] == scenarios
+        if output["jax"] == jax.__version__:
+            assert {row["method"] for row in output["results"]} == {method.name for method in _demo.METHODS}
+        # Of the demo's own tests, on every jax: there is a path with these two, and none without.
+        assert all(row["data_path"] == (row["method"] in ("entangle", "ordered")) for row in output["results"])
+
+
+COUNTS = re.compile(
+    r"\b(?:19|20)\d\d-\d\d-\d\d\b"  # the day of a run
+    r"|\b\d[\d,]* (?:tests|checks|runs|examples)\b"
+    r"|\b\d[\d,]* (?:of|out of) \d[\d,]* (?:tests|runs|programs)\b"
+)
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
+def test_no_page_counts_tests_or_dates_a_run_in_its_prose(page):
+    # Such a figure is wrong at the next run. Those that are generated stand in a table of their own.
+    text = page.read_text(encoding="utf-8")
+    if page == pages.ROOT / demo_table.PAGE:
+        text = text.replace(demo_table.in_page(text), "")
+    assert COUNTS.findall(pages.prose_of(text)) == []
 
 
 def test_no_file_or_command_of_a_page_is_left_out():
