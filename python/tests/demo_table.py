@@ -26,8 +26,9 @@ _PLACE = re.compile(r"(?<=<!-- ci/demo --docs writes this table -->\n)(?:\|.*\n)
 
 def table(outputs):
     """The lines of the table: right runs, and whether there is a data path."""
-    methods = list(dict.fromkeys(row["method"] for output in outputs for row in output["results"]))
-    yield "| program | jaxlib | " + " | ".join(f"`{method}`" if method != "nothing" else method for method in methods) + " |"
+    methods = max((list(dict.fromkeys(row["method"] for row in output["results"])) for output in outputs), key=len)
+    names = [method if method == "nothing" else f"`{method}`" for method in methods]
+    yield f"| program | jaxlib | {' | '.join(names)} |"
     yield "| --- " * (len(methods) + 2) + "|"
     for program, scenarios in PROGRAMS.items():
         for output in outputs:
