@@ -11,7 +11,7 @@ DOCTEST = re.compile(r"^(?P<indent> *)>>>[^\n]*(?:\n(?P=indent)\S[^\n]*)*", re.M
 
 def _after_colons(match):
     # As in reStructuredText, a paragraph of nothing but the colons disappears.
-    text = match["text"] + ":" * (match["text"] not in ("", "."))
+    text = match["text"] if match["text"] in ("", ".") else f"{match['text']}:"
     return f"{text}\n\n```python\n{textwrap.dedent(match['code']).strip()}\n```\n\n"
 
 

@@ -46,7 +46,8 @@ impl Canvas {
 
     fn finish(&self) -> String {
         let svg = self.svg.finalize();
-        let Some((head, drawn)) = svg.split_once("<svg ").and_then(|(head, svg)| Some((head, svg.split_once('>')?.1))) else {
+        let Some((head, drawn)) = svg.split_once("<svg ").and_then(|(head, svg)| Some((head, svg.split_once('>')?.1)))
+        else {
             return svg;
         };
         let (x, y) = ((self.from.x - MARGIN).floor(), (self.from.y - MARGIN).floor());

@@ -8,6 +8,7 @@ The first line of a block says what becomes of it:
     ```sh                           commands of such a project
     ```text title="prints"          what the block before it prints
     ```text title="prints, among other lines"
+    ```text title="prints, as step.py"      what it prints as a file of that name, with its lines counted from the first
 """
 
 import re
@@ -72,7 +73,13 @@ def printed(blocks: list[Block], i: int) -> Block | None:
 
 def shows(block: Block, output: str) -> bool:
     """Whether such a block shows what was printed."""
-    if block.title == "prints":
-        return block.body == output
-    assert block.title == "prints, among other lines", block.title
-    return set(block.body.splitlines()) <= set(output.splitlines())
+    if block.title == "prints, among other lines":
+        return set(block.body.splitlines()) <= set(output.splitlines())
+    assert block.title == "prints" or file_of(block), block.title
+    return block.body == output
+
+
+def file_of(block: Block | None) -> str | None:
+    """The name under which the block before this one is run, to print what this one shows."""
+    name = re.fullmatch(r"prints, as (\w+\.py)", block.title) if block else None
+    return name and name[1]

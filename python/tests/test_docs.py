@@ -31,7 +31,9 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, capsys):
     for block, expected in program_of(page):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            exec(compile("\n" * block.line + block.body, str(page), "exec"), namespace)
+            name = pages.file_of(expected)
+            code = block.body if name else "\n" * block.line + block.body
+            exec(compile(code, name or str(page), "exec"), namespace)
         output = capsys.readouterr().out
         if expected:
             assert pages.shows(expected, output), f"{page.name}, the block at line {block.line} printed\n{output}"
