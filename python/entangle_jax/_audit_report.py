@@ -94,7 +94,9 @@ class Call:
     def __str__(self) -> str:
         """What it does, which target, and where: the innermost line, and the lines that led there."""
         kind = "" if self.kind == self.target else f"{self.kind} "
-        lines = [f"{source} ({source.function})" if source.function else str(source) for source in self.own_sources]
+        # A function in another one by the name that stands at its `def`.
+        functions = [source.function.rpartition(".<locals>.")[2] for source in self.own_sources]
+        lines = [f"{s} ({name})" if name else str(s) for s, name in zip(self.own_sources, functions, strict=True)]
         lines = list(dict.fromkeys(lines))
         return f"{kind}{self.target} at {', called at '.join(lines[:_MAX_LINES]) or self.source}"
 
