@@ -39,6 +39,22 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page, capsys):
             assert pages.shows(expected, output), f"{page.name}, the block at line {block.line} printed\n{output}"
 
 
+def test_the_pictures_of_reports_are_what_the_reports_draw(tmp_path, capsys):
+    page = pages.ROOT / "docs/audit.md"
+    text, namespace, seen = page.read_text(encoding="utf-8"), {"__name__": "__main__"}, set()
+    for block, expected in program_of(page):
+        name = pages.file_of(expected)
+        exec(compile(block.body, name or page.name, "exec"), namespace)
+        if name:
+            picture = page.parent / re.search(r"\]\((audit-\w+\.svg)\)", text[text.index(expected.body) :])[1]
+            drawn = tmp_path / picture.name
+            drawn.write_text(namespace["report"]._repr_svg_(), encoding="utf-8")
+            assert picture.read_text(encoding="utf-8") == drawn.read_text(encoding="utf-8"), f"put {drawn} in its place"
+            seen.add(picture)
+    assert seen == set(page.parent.glob("audit-*.svg"))
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize("name", sorted(set(entangle_jax.__all__) - {"__version__"}))
 def test_every_public_name_has_an_example_that_runs(name):
     # Its own, and not those of its parts.
