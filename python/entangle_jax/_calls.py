@@ -68,7 +68,7 @@ class CallSite:
     targets: tuple[str, ...]
     """The native targets that XLA calls for it: its own name for a native call, those of a primitive's lowering."""
     around: tuple[str, ...]
-    """The primitives whose bodies it stands in, the outermost first, such as `("scan", "cond")`."""
+    """The primitives in whose bodies it is, the outermost first, such as `("scan", "cond")`."""
     sources: tuple[str, ...]
     """The lines of source code that made it, as `file:line`, the innermost first."""
 
@@ -130,7 +130,7 @@ def calls(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Calls:
 
     Args:
       fn: the function, jitted or not. It is traced and does not run.
-      *args: its arguments: arrays, `jax.ShapeDtypeStruct`s in place of arrays, and whatever else it takes.
+      *args: its arguments: arrays, or `jax.ShapeDtypeStruct`s in place of arrays, and any others.
       **kwargs: its keyword arguments, likewise.
 
     Returns:

@@ -89,27 +89,28 @@ def function_of(name: str) -> str:
 def reads(
     resource: str, *, handle: str | int | None = None, volatile: bool = False, opaque: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Say that a function reads a resource: the native calls and callbacks in it use it and leave it as it is.
+    """Say that the native calls and callbacks in a function use a resource, and leave it as it is.
 
-    ::
+    A resource is something that JAX does not see and that calls share, such as a factorisation, a file or a simulator.
+    You choose its name: ::
 
         @reads("mylib.matrix", handle="token")
         def solve(token, b):
             return jax.ffi.ffi_call("lu_solve", b)(token, b)
 
-    Without a write in between, two equal calls give the same, so XLA may merge them, drop them, or take them out of a
-    loop. The mark orders nothing by itself: `ordered` puts the calls in order, and `audit` checks that they are.
+    Two equal calls give the same if there is no write between them, so XLA may merge them, drop them, or take them out
+    of a loop. The mark orders nothing by itself: `ordered` puts the calls in order, and `audit` checks that they are.
 
     Args:
-      resource: the name of what is read. Names are global: use `"package.resource"`.
+      resource: the name of what is read. All packages share these names, so use `"package.resource"`.
       handle: the name or the position of the argument that tells the objects of the resource apart: an array, or a
         pytree of arrays. Two calls touch the same object unless their handles are known to come from different
         arguments of the program, from different constants, or from different elements of one array. Without it, all
         calls that touch the resource touch the same object.
-      volatile: the world outside changes what is read: a file, a clock, a queue. The calls run as often, and in the
-        order, that the program says, as those of `writes` do. Reports still list them as reads.
-      opaque: the function as a whole is one access. Needed for functions whose native call appears only when they are
-        lowered, such as `lineax.linear_solve`.
+      volatile: something outside the program changes what is read, such as a file or a clock. The calls run as often,
+        and in the order, that the program says, as those of `writes` do. Reports still list them as reads.
+      opaque: the function as a whole is one access. Some functions need it because their native call appears only when
+        they are lowered, such as `lineax.linear_solve`.
 
     Returns:
       A decorator. What it returns takes the arguments of the function, traced or not, and returns what the function
@@ -141,10 +142,10 @@ def reads(
 def writes(
     resource: str, *, handle: str | int | None = None, opaque: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Say that a function changes a resource: the native calls and callbacks in it do.
+    """Say that the native calls and callbacks in a function change a resource.
 
-    They run as often, and in the order, that the program says, within one function that is `ordered`. Also for what
-    the world outside changes when it is read: queues, receives, random state.
+    Within one function that is `ordered`, they run as often, and in the order, that the program says. Use it also for
+    calls that change something by reading it, such as taking the next item of a queue, or drawing a random number.
 
     Args:
       resource: as for `reads`.

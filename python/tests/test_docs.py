@@ -2,6 +2,7 @@
 
 import argparse
 import doctest
+import inspect
 import json
 import re
 import warnings
@@ -12,7 +13,7 @@ import pages
 import pytest
 
 import entangle_jax
-from entangle_jax import __main__, _demo
+from entangle_jax import __main__, _demo, testing
 
 
 def program_of(page):
@@ -55,12 +56,43 @@ def test_the_pictures_of_reports_are_what_the_reports_draw(tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", sorted(set(entangle_jax.__all__) - {"__version__"}))
+PUBLIC = {
+    **{name: getattr(entangle_jax, name) for name in entangle_jax.__all__ if name != "__version__"},
+    **{f"testing.{name}": getattr(testing, name) for name in testing.__all__ if not name.endswith("_TARGET")},
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_has_an_example_that_runs(name):
     # Its own, and not those of its parts.
-    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(entangle_jax, name), name, module=False)
+    (example,) = doctest.DocTestFinder(recurse=False).find(PUBLIC[name], name, module=False)
     assert example.examples, f"entangle_jax.{name} has no example"
     assert not doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed
+
+
+@pytest.mark.parametrize("method", ["after", "join", "wait"])
+def test_the_example_of_a_method_runs(method):
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(entangle_jax.Handle, method), method, module=False)
+    assert example.examples
+    assert not doctest.DocTestRunner().run(example).failed
+
+
+FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)} | {
+    f"Handle.{name}": getattr(entangle_jax.Handle, name) for name in ("__init__", "read", "write", "after", "join")
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_public_function_says_what_it_takes_and_what_it_raises(name):
+    function = FUNCTIONS[name]
+    text = inspect.getdoc(entangle_jax.Handle if name == "Handle.__init__" else function)
+    sections = re.split(r"^(Args|Returns|Raises|Warns|Examples):$", text, flags=re.MULTILINE)
+    documented = dict(zip(sections[1::2], sections[2::2], strict=True))
+    taken = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
+    said = re.findall(r"^ {2}\*{0,2}(\w+):", documented.get("Args", ""), re.MULTILINE)
+    assert sorted(said) == sorted(taken), f"{name}: documented are {said}, taken {taken}"
+    raises = re.search(r"^ +raise \w*Error|_expect", inspect.getsource(inspect.unwrap(function)), re.MULTILINE)
+    assert not raises or "Raises" in documented, f"{name} raises errors and does not say which"
 
 
 def test_every_public_name_is_in_the_reference():
@@ -90,7 +122,8 @@ def test_the_table_of_what_people_try_is_what_the_demo_printed():
 def test_the_table_of_what_people_try_has_all_that_the_demo_runs():
     # If not, `ci/demo --docs` has to be run again.
     scenarios = [scenario.name for scenario in _demo.SCENARIOS]
-    assert sorted(sum(demo_table.PROGRAMS.values(), [])) == sorted(scenarios)
+    summed_up = [name for names in demo_table.PROGRAMS.values() for name in names]
+    assert sorted(summed_up) == sorted(scenarios)
     for output in figures_of_the_demo():
         assert [row["scenario"] for row in output["results"] if row["method"] == "nothing"] == scenarios
         if output["jax"] == jax.__version__:
