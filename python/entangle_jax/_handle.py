@@ -202,6 +202,9 @@ class Handle(Generic[T]):
         Returns:
           The handle to use from here on.
 
+        Raises:
+          TypeError: one of the values is not an array.
+
         Warns:
           OrderingWarning: `values` contain no array.
 

@@ -82,6 +82,9 @@ FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isfunction
 }
 
 
+WITHOUT_ERRORS = {"export_checks", "testing.log", "testing.reset"}
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_public_function_says_what_it_takes_and_what_it_raises(name):
     function = FUNCTIONS[name]
@@ -91,8 +94,7 @@ def test_every_public_function_says_what_it_takes_and_what_it_raises(name):
     taken = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
     said = re.findall(r"^ {2}\*{0,2}(\w+):", documented.get("Args", ""), re.MULTILINE)
     assert sorted(said) == sorted(taken), f"{name}: documented are {said}, taken {taken}"
-    raises = re.search(r"^ +raise \w*Error|_expect", inspect.getsource(inspect.unwrap(function)), re.MULTILINE)
-    assert not raises or "Raises" in documented, f"{name} raises errors and does not say which"
+    assert ("Raises" in documented) != (name in WITHOUT_ERRORS), f"{name} does not say which errors it raises"
 
 
 def test_every_public_name_is_in_the_reference():
