@@ -8,7 +8,7 @@ The first line of a block says what becomes of it:
     ```sh                           commands of such a project
     ```text title="prints"          what the block before it prints
     ```text title="prints, among other lines"
-    ```text title="prints, as step.py"      what it prints as a file of that name; long lines are broken
+    ```text title="prints, from step.py"      what it prints as a file of that name; long lines are broken
 """
 
 import re
@@ -83,5 +83,5 @@ def shows(block: Block, output: str) -> bool:
 
 def file_of(block: Block | None) -> str | None:
     """The name under which the block before this one is run, to print what this one shows."""
-    name = re.fullmatch(r"prints, as (\w+\.py)", block.title) if block else None
+    name = re.fullmatch(r"prints, from (\w+\.py)", block.title) if block else None
     return name and name[1]
