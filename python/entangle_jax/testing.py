@@ -16,7 +16,8 @@ a log has what ran, in the order in which it ran.
 >>> [(access.op, access.label) for access in testing.log()]
 [('read', 'before'), ('write', None), ('read', 'after')]
 
-A process has one set of slots and one log. If tests run in several threads of one process, let each use slots of its own.
+A process has one set of slots and one log. If tests run in several threads of one process, let each thread use slots of
+its own.
 
 On a GPU, the calls are a part of the stream, or of the CUDA or HIP graph. Operands and results are copied
 asynchronously, and the host waits for nothing.
