@@ -23,8 +23,8 @@ in a checkout:
     ci/bench            # all of it; writes this page, benchmarks.json and the plots
     ci/bench --short    # a few minutes; writes nothing, fails on ratios far beyond their limits
 
-The script needs a Rust toolchain, Python {python}, a C compiler, and Valgrind for the instruction counts. It makes its own
-environments.
+The script needs a Rust toolchain, Python {python}, a C compiler, and Valgrind for the instruction counts. It makes its
+own environments.
 
 The tables compare
 
@@ -40,7 +40,7 @@ The tables compare
 {table}
 
 *Measured* is the median of the ratios of all pairs, and *spread* has the middle half of them. The pairs come from up to
-{restarts} starts of the processes, because a ratio already changes by several percent with the place of a process's memory.
+{restarts} starts of the processes, because the place of a process's memory alone changes a ratio by several percent.
 The medians behind the ratios:
 
 {medians}
