@@ -52,7 +52,9 @@ def main():
     options.add_argument("--jobs", type=int, default=2)
     options.add_argument("--log", type=Path)
     asked = options.parse_args()
-    noted = [json.loads(line) for line in asked.log.read_text().splitlines()] if asked.log and asked.log.exists() else []
+    noted = (
+        [json.loads(line) for line in asked.log.read_text().splitlines()] if asked.log and asked.log.exists() else []
+    )
     first = noted[0] if noted else random.randrange(2**31) if asked.first is None else asked.first
     if asked.log and not noted:
         asked.log.write_text(json.dumps(first) + "\n")

@@ -144,3 +144,12 @@ def test_what_comes_after_a_call_without_operands_is_proven():
 
     assert audit(program, jnp.float32(1)).races
     assert not audit(ordered(program), jnp.float32(1)).races
+
+
+def test_what_comes_after_a_call_without_results_is_proven_to_wait_for_it():
+    def program(value):
+        programs.push_without_result(value)
+        return programs.read_queue(value)
+
+    assert audit(program, jnp.float32(1)).races
+    audit(ordered(program), jnp.float32(1)).raise_if_races()
