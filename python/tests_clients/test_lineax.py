@@ -82,12 +82,12 @@ def wrong(program):
 
 
 @pytest.mark.parametrize("program", [untied, marked], ids=["untied", "marked alone"])
-def test_a_solve_finds_the_factorisation_of_another_matrix(program):
-    assert wrong(program) == RUNS
+def test_a_solve_finds_the_factorisation_of_another_matrix(program, tally):
+    assert tally("lineax", "untied" if program is untied else "marked alone", wrong(program), RUNS) == RUNS
 
 
-def test_ordered_each_solve_finds_its_own():
-    assert wrong(ordered(marked)) == 0
+def test_ordered_each_solve_finds_its_own(tally):
+    assert tally("lineax", "ordered, marked", wrong(ordered(marked)), RUNS) == 0
 
 
 def test_the_list_of_calls_shows_what_lineax_binds():
