@@ -43,7 +43,8 @@ def circuit_of(refactor_and_solve, solve_with_numeric):
 
 untied = circuit_of(klujax.refactor_and_solve, klujax.solve_with_numeric)
 marked = circuit_of(
-    writes("klu", handle="numeric")(klujax.refactor_and_solve), reads("klu", handle="numeric")(klujax.solve_with_numeric)
+    writes("klu", handle="numeric")(klujax.refactor_and_solve),
+    reads("klu", handle="numeric")(klujax.solve_with_numeric),
 )
 
 
