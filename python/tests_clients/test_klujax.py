@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import klujax
 import numpy as np
 import pytest
+from fixes import fix_of, mended
 
 from entangle_jax import Handle, audit, calls, ordered, reads, writes
 
@@ -128,6 +129,16 @@ def test_the_audit_finds_the_race_and_its_end(arguments):
     audit(ordered(untied, **NAMES), *arguments, **NAMES).raise_if_races()
     assert audit(marked, *arguments).races
     audit(ordered(marked), *arguments).raise_if_races()
+
+
+def test_the_fix_that_is_printed_names_klujax_primitives_and_makes_the_circuit_right(arguments):
+    report = audit(untied, *arguments, **NAMES)
+    names = 'reads=["solve_with_numeric_f64"], writes=["refactor_and_solve_f64"]'
+    assert fix_of(report) == f"circuit = ordered(circuit, {names})"
+    assert wrong(mended(report, untied), arguments) == 0
+    report = audit(marked, *arguments)
+    assert fix_of(report) == "circuit = ordered(circuit)"
+    assert wrong(mended(report, marked), arguments) == 0
 
 
 def test_the_list_of_calls_has_the_names_and_the_operands(arguments):
