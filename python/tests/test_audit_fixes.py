@@ -255,7 +255,7 @@ def test_what_is_printed_is_what_ordered_can_see(program, fix, results, written)
             ordered(with_primitives, reads=["slot_read"], writes=[testing.WRITE_TARGET]),
             with_primitives,
             PRIMITIVES,
-            [0, 1],
+            [0, 1, 0],
         ),
     ],
     ids=["a read is not named", "a write is named by its target and not by its primitive"],
