@@ -123,6 +123,27 @@ def test_ordered_each_solve_uses_the_factorisation_of_its_own_step(how, program,
     assert tally("klujax", f"ordered, {how}", wrong(program, arguments), RUNS) == 0
 
 
+def refactored(numeric, symbolic, rows, columns, values, sources):
+    """What `klujax.refactor` returns is the handle that it was given, so nothing needs its native call."""
+    solutions = []
+    for Ax, b in zip(values, sources, strict=True):
+        klujax.refactor(rows, columns, Ax, numeric, symbolic)
+        solutions.append(klujax.solve_with_numeric(numeric, b, symbolic))
+    return jnp.stack(solutions)
+
+
+def test_a_factorisation_that_nothing_needs_is_dropped_and_ordered_keeps_it(arguments):
+    expected = network()[2][:, 0]
+
+    def right(program):
+        return [np.allclose(*pair, rtol=1e-9, atol=1e-12) for pair in zip(program(*arguments), expected, strict=True)]
+
+    assert sum(right(jax.jit(refactored))) <= 1
+    named = {"reads": [("solve_with_numeric_f64", 1)], "writes": [("refactor_f64", 4)]}
+    assert all(right(jax.jit(ordered(refactored, **named))))
+    audit(ordered(refactored, **named), *arguments, **named).raise_if_races()
+
+
 def test_the_audit_finds_the_race_and_its_end(arguments):
     report = audit(untied, *arguments, **NAMES)
     assert {race.handle for race in report.races} == {"argument 0 (numeric)"}
