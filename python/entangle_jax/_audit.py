@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 
 from entangle_jax import _audit_arguments, _audit_marks, _audit_races, _audit_targets, _native, _private
+from entangle_jax import _calls as _calls_of_trace
 from entangle_jax._audit_report import (
     COMPILED,
     WRITTEN,
@@ -50,7 +51,7 @@ from entangle_jax._audit_report import (
 from entangle_jax._audit_targets import TargetSpec, TargetSpecs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = [
     "COMPILED",
@@ -142,11 +143,11 @@ def audit(
             f"entangle_jax.audit: got a jax.stages.{type(given).__name__}, which has its arguments already, and "
             "others: leave them out, or pass the function."
         )
-    traced: _audit_marks.Traced | None = None
+    jaxpr = None
     if given is not None:
         wrapper = fn
     else:
-        wrapper, traced = _lower(fn, args, kwargs)
+        wrapper, jaxpr = _lower(fn, args, kwargs)
     stage = given or _stage(wrapper)
     if isinstance(stage, jax.stages.Compiled):
         programs = {COMPILED: _optimized(stage)}
@@ -163,9 +164,17 @@ def audit(
     )
     if handles is not None:
         same = [*handles, *(same or ())]
-    marked = _audit_marks.Marked(programs, traced)
+    marked = _audit_marks.Marked(programs, _audit_marks.Traced.of(jaxpr) if jaxpr is not None else None)
     accesses = marked.accesses(_named(reads, writes))
-    report = functools.partial(audit_programs, programs, reads, writes, same=same, pair_by_name=handles is None)
+    report = functools.partial(
+        audit_programs,
+        programs,
+        reads,
+        writes,
+        same=same,
+        pair_by_name=handles is None,
+        named=lambda: _calls_of_trace.named(jaxpr) if jaxpr is not None else (),
+    )
     found = report(accesses=accesses)
     # A call that stands for others does what they did too.
     if merged := marked.of_merged(found, COMPILED):
@@ -229,6 +238,7 @@ def audit_programs(
     same: Sequence[Sequence[int]] | None = None,
     pair_by_name: bool = True,
     called_elsewhere: Iterable[str] = (),
+    named: Callable[[], Sequence[_calls_of_trace.Named]] = tuple,
 ) -> Report:
     """The report on serialized programs: `"as written"`, `"compiled"`, or both of one module.
 
@@ -240,6 +250,7 @@ def audit_programs(
       same: groups of arguments, by their numbers in the program, that are one object; None if that is not known.
       pair_by_name: the names of the arguments say too which two are a `Handle`; false if `same` says it all.
       called_elsewhere: targets that other programs call, so that they are known not to be misspelt.
+      named: the calls of the trace by the names that `ordered` knows; asked for if there is something to mend.
     """
     given = _audit_targets.accesses(reads, writes)
     groups = [list(group) for group in same or ()]
@@ -250,7 +261,7 @@ def audit_programs(
     called = {target for one in audits.values() for target in one.targets}
     _audit_targets.expect_known(given, called | set(called_elsewhere))
     calls = {program: _calls(program, one) for program, one in audits.items()}
-    races, more = _audit_races.races(audits[list(audits)[-1]].module, audits, calls)
+    races, more = _audit_races.races(audits[list(audits)[-1]].module, audits, calls, named)
     lost: tuple[Lost, ...] = ()
     moved: tuple[Moved, ...] = ()
     if len(audits) == 2:
@@ -273,7 +284,8 @@ def audit_programs(
     )
 
 
-def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, _audit_marks.Traced | None]:
+def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """The lowered function, and its jaxpr if that is known."""
     if not callable(fn):
         remedy = "; for XLA's dump files: `python -m entangle_jax audit FILE`" if isinstance(fn, str | Path) else ""
         raise TypeError(
@@ -290,7 +302,7 @@ def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
         if not hasattr(function, "trace"):
             return function.lower(*args, **kwargs), None
         of_jax = function.trace(*args, **kwargs)
-        return of_jax.lower(), _audit_marks.Traced.of(of_jax.jaxpr)
+        return of_jax.lower(), of_jax.jaxpr
 
 
 def _unoptimized(lowered: jax.stages.Lowered) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entangle_jax import _audit_text, _native
+from entangle_jax import _audit_text, _native, _stacks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ WRITTEN, COMPILED = "as written", "compiled"
 
 _HERE = str(Path(__file__).parent)
 _MAX_LINES = 4
-"""So many lines of a call's stack are shown: enough to get out of a wrapper."""
+"""So many lines of a call's stack are shown."""
 
 
 class RaceError(RuntimeError):
@@ -50,10 +50,6 @@ class Source:
     def __str__(self) -> str:
         """`file:line`."""
         return f"{self.file}:{self.line}" if self.file else "an unknown line"
-
-
-def _is_of_a_library(source: Source) -> bool:
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(source.file).parts)
 
 
 @dataclass(frozen=True)
@@ -87,18 +83,19 @@ class Call:
     def own_sources(self) -> tuple[Source, ...]:
         """Those of the program: without what led to the call of `audit`, and without the wrapper of a library there."""
         inner = list(itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources))
-        while len(inner) < len(self.sources) and len(inner) > 1 and _is_of_a_library(inner[-1]):
+        while len(inner) < len(self.sources) and len(inner) > 1 and _stacks.is_of_a_library(inner[-1].file):
             inner.pop()
         return tuple(inner)
 
     def __str__(self) -> str:
         """What it does, which target, and where: the innermost line, and the lines that led there."""
         kind = "" if self.kind == self.target else f"{self.kind} "
+        stack = self.own_sources
         # A function in another one by the name that stands at its `def`.
-        functions = [source.function.rpartition(".<locals>.")[2] for source in self.own_sources]
-        lines = [f"{s} ({name})" if name else str(s) for s, name in zip(self.own_sources, functions, strict=True)]
-        lines = list(dict.fromkeys(lines))
-        return f"{kind}{self.target} at {', called at '.join(lines[:_MAX_LINES]) or self.source}"
+        names = [source.function.rpartition(".<locals>.")[2] for source in stack]
+        told = _stacks.told([source.file for source in stack], _MAX_LINES)
+        lines = dict.fromkeys(f"{stack[i]} ({names[i]})" if names[i] else str(stack[i]) for i in told)
+        return f"{kind}{self.target} at {', called at '.join(lines) or self.source}"
 
 
 @dataclass(frozen=True)
