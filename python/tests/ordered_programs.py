@@ -107,7 +107,7 @@ CANNOT_CALL_BACK = {
     "hessian",
 }
 """Constructs in which some version of JAX refuses the effect of an `io_callback` or of a native call."""
-CANNOT_HOLD = {"ref": {"grad", "hessian"}, "shard_map": {"shard_map"}}
+CANNOT_HOLD = {"ref": {"custom_jvp", "custom_linear_solve", "grad", "hessian"}, "shard_map": {"shard_map"}}
 """Constructs, and those in which some version of JAX fails on them."""
 
 
