@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -136,6 +137,37 @@ def bind_jit(eqn: Any, jaxpr: Any, more: Sequence[Any], operands: Sequence[Any],
     for name, filler in (("out_shardings", _private.UNSPECIFIED), ("out_layouts", None)):
         params[name] = (*[filler] * more_results, *param(eqn, name))
     return list(eqn.primitive.bind(*more, *operands, **params))
+
+
+@functools.cache
+def _plain_jit() -> tuple[Any, dict[str, Any]]:
+    """The primitive of jitted functions, and its parameters where none is given, for no arguments and no results."""
+    with jax.disable_jit(False):
+        (eqn,) = jax.make_jaxpr(jax.jit(lambda: (), inline=False))().eqns
+    return eqn.primitive, eqn.params
+
+
+def closed(jaxpr: Any) -> Any:
+    """A jaxpr without constants, as a parameter of a jitted function: until jax 0.11 that is of another type."""
+    kind = type(_plain_jit()[1]["jaxpr"])
+    return jaxpr if isinstance(jaxpr, kind) else kind(jaxpr, ())
+
+
+def bind_new_jit(name: str, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
+    """Bind a jitted function of that name, which is not inlined and has no settings of its own."""
+    primitive, plain = _plain_jit()
+    count_in, count_out = len(operands), len(opened(jaxpr).jaxpr.outvars)
+    params = plain | {
+        "name": name,
+        "jaxpr": jaxpr,
+        "ctx_mesh": _private.get_ctx_mesh(False),
+        "in_shardings": (_private.UNSPECIFIED,) * count_in,
+        "in_layouts": (None,) * count_in,
+        "donated_invars": (False,) * count_in,
+        "out_shardings": (_private.UNSPECIFIED,) * count_out,
+        "out_layouts": (None,) * count_out,
+    }
+    return list(primitive.bind(*operands, **params))
 
 
 def bind_checkpoint(eqn: Any, jaxpr: Any, policy: Any, operands: Sequence[Any]) -> list[Any]:
