@@ -1,8 +1,8 @@
 """A function traced as a jitted function of its own, for one call.
 
-`jax.jit(fn)(*arrays)` with a new function each time does the same and takes four times as long: most of that goes into
-keys for caches in which nothing is ever found. What is traced is compared instead: calls that turn out to be equal
-share one jaxpr, and JAX lowers a jaxpr once.
+`jax.jit(fn)(*arrays)` with a new function each time does the same and takes longer: most of that goes into keys for
+caches in which nothing is ever found. Here what was traced is compared instead: calls that turn out to be equal, but
+for the numbers in them, share one jaxpr, and JAX lowers a jaxpr once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _RECENT = 8
 def call(name: str, fn: Callable[..., list[Any]], arrays: Sequence[Any]) -> list[Any]:
     """Call a function of arrays that returns a list of arrays, as a jitted one of that name.
 
-    It is traced each time, so that nothing which one call saw is used for another. What it closes over become operands.
+    It is traced each time, so that nothing which one call saw is used for another. What it closes over becomes an
+    operand, and so do the numbers in it.
     """
     jaxpr, consts = _private.trace_to_jaxpr(name, fn, [jax.typeof(array) for array in arrays])
-    return jaxprs.bind_new_jit(name, _shared(name, jaxprs.closed(jaxpr)), [*consts, *arrays])
+    jaxpr, numbers = _shared(name, jaxprs.opened(jaxpr).jaxpr)
+    return jaxprs.bind_new_jit(name, jaxpr, [*numbers, *consts, *arrays])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -43,67 +45,104 @@ def _recent(name: str) -> collections.deque[weakref.ref[Any]]:
     return collections.deque(maxlen=_RECENT)
 
 
-def _shared(name: str, jaxpr: Any) -> Any:
-    """The jaxpr, or an equal one that was traced before."""
+def _shared(name: str, jaxpr: Any) -> tuple[Any, list[Any]]:
+    """A closed jaxpr that takes the numbers in this one as its first arguments, and these numbers.
+
+    It is one that was made before, if that is equal.
+    """
     recent = _recent(name)
-    opened = jaxprs.opened(jaxpr).jaxpr
     for one in list(recent):  # another thread may add to it
         other = one()
-        if other is not None and _equal(opened, jaxprs.opened(other).jaxpr):
-            return other
-    recent.appendleft(weakref.ref(jaxpr))
-    return jaxpr
+        if other is not None and (numbers := _numbers(jaxpr, jaxprs.opened(other).jaxpr)) is not None:
+            return other, numbers
+    made, numbers = _without_numbers(jaxpr)
+    made = jaxprs.closed(made)
+    recent.appendleft(weakref.ref(made))
+    return made, numbers
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two jaxprs without constants are the same but for the names of their variables. In doubt they are not."""
-    if (len(a.eqns), len(a.invars), len(a.outvars)) != (len(b.eqns), len(b.invars), len(b.outvars)):
-        return False
-    of: dict[Any, Any] = {}  # a variable of one, as that of the other
-    if not _define(of, a.invars, b.invars):
-        return False
-    for x, y in zip(a.eqns, b.eqns, strict=True):
-        if x.primitive is not y.primitive or not _use(of, x.invars, y.invars) or not _define(of, x.outvars, y.outvars):
+def _without_numbers(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """The jaxpr with the numbers that stand in it as arguments before all others, and these numbers."""
+    if any(hasattr(effect, "input_index") for effect in jaxpr.effects):  # which counts the arguments
+        return jaxpr, []
+    arguments: list[Any] = []
+    numbers: list[Any] = []
+
+    def moved(atom: Any) -> Any:
+        if not jaxprs.is_literal(atom) or jax.typeof(atom.val) != atom.aval:
+            return atom
+        arguments.append(_private.Var(atom.aval))
+        numbers.append(atom.val)
+        return arguments[-1]
+
+    eqns = [eqn.replace(invars=[moved(atom) for atom in eqn.invars]) for eqn in jaxpr.eqns]
+    return jaxpr.replace(invars=[*arguments, *jaxpr.invars], eqns=eqns) if numbers else jaxpr, numbers
+
+
+def _numbers(jaxpr: Any, other: Any) -> list[Any] | None:
+    """The numbers with which a jaxpr that was made by `_without_numbers` is the same as this one; None if it is not.
+
+    The same means: but for the names of the variables. In doubt they are not the same.
+    """
+    if len(jaxpr.eqns) != len(other.eqns):
+        return None
+    count = len(other.invars) - len(jaxpr.invars)
+    arguments = other.invars[: max(count, 0)]
+    numbers: list[Any] = []
+    of: dict[Any, Any] = {}  # a variable of this one, as that of the other
+
+    def define(those: Sequence[Any], these: Sequence[Any]) -> bool:
+        if len(those) != len(these):
             return False
-        params, others = x.params, y.params
-        if len(params) != len(others):
-            return False
-        for key, value in params.items():
-            if not _same(value, others.get(key, _ABSENT)):
+        for v, w in zip(those, these, strict=True):
+            if v.aval is not w.aval and v.aval != w.aval:
                 return False
-        # From the same line, by the same calls, in the same scopes, with the same settings.
-        one, other = x.source_info, y.source_info
-        if one.traceback != other.traceback or one.name_stack != other.name_stack:
+            of[v] = w
+        return True
+
+    def use(those: Sequence[Any], these: Sequence[Any]) -> bool:
+        if len(those) != len(these):
             return False
-        if x.ctx is not y.ctx and x.ctx != y.ctx:
-            return False
-    return _use(of, a.outvars, b.outvars)
-
-
-def _define(of: dict[Any, Any], those: Sequence[Any], these: Sequence[Any]) -> bool:
-    if len(those) != len(these):
-        return False
-    for v, w in zip(those, these, strict=True):
-        if v.aval is not w.aval and v.aval != w.aval:
-            return False
-        of[v] = w
-    return True
-
-
-def _use(of: dict[Any, Any], those: Sequence[Any], these: Sequence[Any]) -> bool:
-    if len(those) != len(these):
-        return False
-    for v, w in zip(those, these, strict=True):
-        if jaxprs.is_literal(v):
-            if not jaxprs.is_literal(w) or v.aval != w.aval or not _same(v.val, w.val):
+        for v, w in zip(those, these, strict=True):
+            if not jaxprs.is_literal(v):
+                if of[v] is not w:
+                    return False
+            elif v.aval != w.aval:
                 return False
-        elif of[v] is not w:
+            elif len(numbers) < count and w is arguments[len(numbers)]:
+                numbers.append(v.val)
+            elif not jaxprs.is_literal(w) or not _same(v.val, w.val):
+                return False
+        return True
+
+    if count < 0 or not define(jaxpr.invars, other.invars[count:]):
+        return None
+    for eqn, one in zip(jaxpr.eqns, other.eqns, strict=True):
+        if (
+            eqn.primitive is not one.primitive
+            or not use(eqn.invars, one.invars)
+            or not define(eqn.outvars, one.outvars)
+            or not _same_params(eqn.params, one.params)
+            # From the same line, by the same calls, in the same scopes, with the same settings.
+            or eqn.source_info.traceback != one.source_info.traceback
+            or eqn.source_info.name_stack != one.source_info.name_stack
+            or (eqn.ctx is not one.ctx and eqn.ctx != one.ctx)
+        ):
+            return None
+    return numbers if use(jaxpr.outvars, other.outvars) and len(numbers) == count else None
+
+
+def _same_params(params: dict[str, Any], others: dict[str, Any]) -> bool:
+    if len(params) != len(others):
+        return False
+    for key, value in params.items():
+        if value is not (other := others.get(key, _ABSENT)) and not _same(value, other):
             return False
     return True
 
 
 _ABSENT = object()
-_PLAIN = (str, int, bytes, jax.core.ShapedArray)
+_PLAIN = (str, int, bool, bytes, jax.core.ShapedArray)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -100,6 +100,9 @@ _trace_to_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "trace_to_jax
 _wrap_init: Any = _take("jax._src.linear_util", "wrap_init")
 _DebugInfo: Any = _take("jax._src.linear_util", "DebugInfo")
 
+# For marks: an argument more of a jaxpr. There since 0.4.
+Var: Any = _take("jax._src.core", "Var")
+
 # For marks: the mesh that is set, which is a parameter of a jitted function. There since 0.6.
 get_ctx_mesh: Any = _take("jax._src.pjit", "get_ctx_mesh")
 
