@@ -63,8 +63,8 @@ def _shared(name: str, jaxpr: Any) -> tuple[Any, list[Any]]:
 
 def _without_numbers(jaxpr: Any) -> tuple[Any, list[Any]]:
     """The jaxpr with the numbers that stand in it as arguments before all others, and these numbers."""
-    if any(hasattr(effect, "input_index") for effect in jaxpr.effects):  # which counts the arguments
-        return jaxpr, []
+    if not all(isinstance(v.aval, jax.core.ShapedArray) for v in jaxpr.invars):
+        return jaxpr, []  # the effect on a Ref says by its number which argument that is
     arguments: list[Any] = []
     numbers: list[Any] = []
 
@@ -87,7 +87,7 @@ def _numbers(jaxpr: Any, other: Any) -> list[Any] | None:
     if len(jaxpr.eqns) != len(other.eqns):
         return None
     count = len(other.invars) - len(jaxpr.invars)
-    arguments = other.invars[: max(count, 0)]
+    arguments = other.invars[:count]
     numbers: list[Any] = []
     of: dict[Any, Any] = {}  # a variable of this one, as that of the other
 
@@ -115,7 +115,7 @@ def _numbers(jaxpr: Any, other: Any) -> list[Any] | None:
                 return False
         return True
 
-    if count < 0 or not define(jaxpr.invars, other.invars[count:]):
+    if not define(jaxpr.invars, other.invars[count:]):  # nor if there are more here
         return None
     for eqn, one in zip(jaxpr.eqns, other.eqns, strict=True):
         if (
@@ -129,7 +129,7 @@ def _numbers(jaxpr: Any, other: Any) -> list[Any] | None:
             or (eqn.ctx is not one.ctx and eqn.ctx != one.ctx)
         ):
             return None
-    return numbers if use(jaxpr.outvars, other.outvars) and len(numbers) == count else None
+    return numbers if use(jaxpr.outvars, other.outvars) else None
 
 
 def _same_params(params: dict[str, Any], others: dict[str, Any]) -> bool:
