@@ -69,7 +69,7 @@ def _without_numbers(jaxpr: Any) -> tuple[Any, list[Any]]:
     numbers: list[Any] = []
 
     def moved(atom: Any) -> Any:
-        if not jaxprs.is_literal(atom) or jax.typeof(atom.val) != atom.aval:
+        if not jaxprs.is_literal(atom):
             return atom
         arguments.append(_private.Var(atom.aval))
         numbers.append(atom.val)
