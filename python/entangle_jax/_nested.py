@@ -133,15 +133,11 @@ def _numbers(jaxpr: Any, other: Any) -> list[Any] | None:
 
 
 def _same_params(params: dict[str, Any], others: dict[str, Any]) -> bool:
-    if len(params) != len(others):
-        return False
-    for key, value in params.items():
-        if value is not (other := others.get(key, _ABSENT)) and not _same(value, other):
-            return False
-    return True
+    return params.keys() == others.keys() and all(
+        value is others[key] or _same(value, others[key]) for key, value in params.items()
+    )
 
 
-_ABSENT = object()
 _PLAIN = (str, int, bool, bytes, jax.core.ShapedArray)
 
 

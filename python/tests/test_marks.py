@@ -344,6 +344,15 @@ def test_a_call_from_another_line_has_a_jaxpr_of_its_own():
     assert kinds_of_trace(program, testing.slot(0)) == 2
 
 
+def test_calls_with_more_and_with_fewer_arguments_have_jaxprs_of_their_own():
+    last = reads("m")(lambda *arrays: jax.lax.optimization_barrier(arrays)[-1])
+    program = lambda x, y: (last(x, y), last(y), last(x, y), last(y))
+    several, one, *again = jaxprs_of(program, jnp.float32(1), jnp.float32(2))
+    assert several is not one
+    assert again == [several, one]
+    assert jax.jit(program)(1.0, 2.0) == (2, 2, 2, 2)
+
+
 def test_values_of_different_types_are_not_the_same():
     distinct = [1, True, 1.0, np.float32(1), np.int32(1), "1", b"1", (1,), (True,), None]
     for i, a in enumerate(distinct):
