@@ -31,6 +31,8 @@ class Row:
     short: bool = True
     """Whether the short form has it."""
     devices: int = 1
+    alone: bool = False
+    """Whether its processes run nothing else, since what it imports changes jax."""
     unit: str = "s"
     also: tuple[str, ...] = ()
     """Other methods to show beside the two."""
@@ -126,6 +128,18 @@ ROWS = [
             why=MARK_WHY if traced else "",
         )
         for what, traced, limit in (("outside of `jit`", 0, 1.05), ("traced and lowered", 1, 1.5))
+    ),
+    Row(
+        "the example with klujax, a run of 40 solves",
+        "klu",
+        "entangle",
+        1.05,
+        {"by_hand": 0},
+        {"by_hand": 1},
+        sides=("ordered", "by hand"),
+        seconds=0,
+        rounds=40,
+        alone=True,
     ),
     Row("compile, 1,000 calls", "compilation", "published", 1.1, rounds=4, also=("barrier", "floor")),
     Row(

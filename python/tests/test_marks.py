@@ -374,13 +374,13 @@ def test_a_number_of_64_bits_inside_keeps_its_type_and_value():
 def test_the_arguments_of_a_call_with_a_ref_stay_in_their_places():
     def program(x):
         ref = jax.new_ref(x)
-        for factor in (2.0, 3.0):
+        for factor in (2.0, 3.0, 3.0):
             writes("m")(lambda ref: ref.__setitem__(..., ref[...] * factor + x))(ref)  # noqa: B023 (traced at once)
         return ref[...]
 
     for mark in [eqn for eqn in jax.make_jaxpr(program)(1.0).eqns if eqn.primitive.name in ("jit", "pjit")]:
         assert len(mark.invars) == 2
-    assert jax.jit(program)(jnp.float32(3)) == 30
+    assert jax.jit(program)(jnp.float32(3)) == 93
 
 
 def test_a_jaxpr_is_not_kept_once_nothing_else_keeps_it():
