@@ -1,6 +1,6 @@
 """The law of `ordered`: every run gives the values and the writes that a plain Python interpretation of the jaxpr gives.
 
-Twenty random programs, others with each version of JAX: CI runs three of these. Thousands, and other ones each time, with
+Sixty random programs, others with each version of JAX: CI runs three of these. Thousands, and other ones each time, with
 the profile `soak` of conftest.py.
 """
 
@@ -20,7 +20,7 @@ def the_same_each_time(test):
 
 
 @the_same_each_time
-@settings(max_examples=settings().max_examples if SOAK else 20)
+@settings(max_examples=settings().max_examples if SOAK else 60)
 @given(programs.programs)
 def test_no_random_program_reads_a_wrong_value_or_writes_in_a_wrong_order(program):
     expected = programs.expected(program)
