@@ -134,6 +134,15 @@ def trace_of(tracer: Any) -> Any:
     return tracer._trace
 
 
+def is_checkpointed() -> bool:
+    """Whether a function is being traced for `jax.checkpoint`, and no `while_loop` in it."""
+    for trace in reversed(traces()):
+        traced_for = getattr(getattr(getattr(trace, "frame", None), "debug_info", None), "traced_for", None)
+        if traced_for in {"checkpoint / remat", "while_body", "while_cond"}:
+            return bool(traced_for == "checkpoint / remat")
+    return False
+
+
 def loop_traced(trace: Any) -> str | None:
     """The body or condition of a loop that this trace is of, as `name at file:line`; None if it is of something else.
 

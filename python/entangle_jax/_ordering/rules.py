@@ -6,6 +6,7 @@ A rule builds the construct anew, by its public function where there is one, aro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -164,6 +165,8 @@ def _scan(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], worl
 def _while(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], world: World) -> Results:
     parts = jaxprs.while_(eqn)
     condition, body = region.plans
+    # What a checkpoint saves of a `while_loop` is its results, and nothing in it.
+    evaluation = replace(evaluation, checkpointed=False)
     cells = evaluation.cells_of(region)
     of_condition, of_body = ins[: parts.condition_consts], ins[parts.condition_consts :][: parts.body_consts]
     carry = list(ins[parts.condition_consts + parts.body_consts :])
