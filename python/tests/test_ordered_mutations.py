@@ -358,7 +358,7 @@ WORLD, EVALUATE, THE_RULES, PLAN, OBJECTS = (
 MUTATIONS = {
     **{f"no rule: {old}": (THE_RULES, old, '@_rule("none")', check) for old, check in RULES.items()},
     **{f"no flow: {old}": (PLAN, old, "", check) for old, check in FLOWS.items()},
-    "an access does not wait": (EVALUATE, "moved = entangle([jnp.asarray(ins[i]) for i in which], *waits)", "moved = [ins[i] for i in which]", "straight"),
+    "an access does not wait": (EVALUATE, "moved = _waiting([ins[i] for i in which], waits)", "moved = [ins[i] for i in which]", "straight"),
     "nothing waits for writes": (WORLD, "for one in (*past.writes, *(past.reads if writes else ())):", "for one in past.reads if writes else ():", "straight"),
     "a write does not wait for reads": (WORLD, "*(past.reads if writes else ())", "*()", "straight"),
     "a read is forgotten": (WORLD, "else replace(past, reads=(*past.reads, *witnesses))", "else past", "straight"),

@@ -15,6 +15,7 @@ from entangle_jax._ordering import jaxprs, objects
 from entangle_jax._ordering.plan import Access, Plan, Planner, Region
 from entangle_jax._ordering.saved import saved_p
 from entangle_jax._ordering.world import Cell, World
+from entangle_jax._primitive import entangle_p
 
 _private.register_exclusion(__file__)
 
@@ -78,7 +79,7 @@ class Evaluation:
             return outs, world.after(cells, (witness,), kept=step.kept)
         if waits:
             which = step.waits if step.all_of_it else step.waits[:1]
-            moved = entangle([jnp.asarray(ins[i]) for i in which], *waits)
+            moved = _waiting([ins[i] for i in which], waits)
             for i, value in zip(which, moved, strict=True):
                 ins[i] = value
         outs = self._saved(bind(*ins))
@@ -87,6 +88,15 @@ class Evaluation:
 
     def _saved(self, values: list[Any]) -> list[Any]:
         return [saved_p.bind(value) for value in values] if self.checkpointed else values
+
+
+def _waiting(values: list[Any], waits: list[Any]) -> list[Any]:
+    """The values, which wait for the others: `entangle` without a look at what is known to be arrays."""
+    values = [value if isinstance(value, jax.Array) else jnp.asarray(value) for value in values]
+    of = {id(value) for value in values}
+    if len(of) < len(values) or not of.isdisjoint(map(id, waits)):
+        return entangle(values, *waits)
+    return list(entangle_p.bind(*values, *waits, n=len(values), shared=()))
 
 
 def _guarded(
