@@ -49,7 +49,11 @@ CHECKS_WHY = (
     "before it returns, the handler checks that XLA gave each result the memory of its operand; that is some 90 "
     "instructions, and without them a program that was not aliased would get garbage."
 )
-MARK_WHY = "JAX traces and lowers a marked function as a jitted one of its own, at each call: docs/ordered.md"
+MARK_WHY = (
+    "a marked function is traced and lowered as a jitted function of its own at each call, since a closure may have "
+    "changed: of what that adds to a short function, more than half is JAX's trace, its equation and its call of the "
+    "lowered function, which equal calls share (docs/ordered.md)."
+)
 
 COMPILE_WHY = (
     "XLA:CPU looks at each pair of operations for a conflict and removes the edges that others imply "
@@ -124,7 +128,6 @@ ROWS = [
             {"marked": 0, "traced": traced},
             sides=("marked", "unmarked"),
             rounds=8,
-            short=not traced,  # far beyond its limit, as the page says
             why=MARK_WHY if traced else "",
         )
         for what, traced, limit in (("outside of `jit`", 0, 1.05), ("traced and lowered", 1, 1.5))
