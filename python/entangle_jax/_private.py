@@ -134,13 +134,10 @@ def trace_of(tracer: Any) -> Any:
     return tracer._trace
 
 
-def is_checkpointed() -> bool:
-    """Whether a function is being traced for `jax.checkpoint`, and no `while_loop` in it."""
-    for trace in reversed(traces()):
-        traced_for = getattr(getattr(getattr(trace, "frame", None), "debug_info", None), "traced_for", None)
-        if traced_for in {"checkpoint / remat", "while_body", "while_cond"}:
-            return bool(traced_for == "checkpoint / remat")
-    return False
+def in_while_loop() -> bool:
+    """Whether the body or the condition of a `while_loop` is being traced, as far as JAX says so. There since 0.5."""
+    infos = (getattr(getattr(trace, "frame", None), "debug_info", None) for trace in traces())
+    return any(getattr(info, "traced_for", None) in {"while_body", "while_cond"} for info in infos)
 
 
 def loop_traced(trace: Any) -> str | None:

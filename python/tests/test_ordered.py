@@ -562,6 +562,25 @@ def sharded(x, token):
     return jax.shard_map(twice, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)(x, token)
 
 
+def test_a_checkpoint_around_a_loop_of_an_ordered_function_is_left_to_jax(slots):
+    """In a `while_loop` JAX can save nothing, so it fails on what insists."""
+
+    def fn(x, token):
+        once = lambda k: k + ordered(lambda token: (write_quietly(token, 1.0), 1 + 0 * read(token))[1])(token)
+        return jnp.sin(x * jax.lax.stop_gradient(jax.lax.while_loop(lambda k: k < x, once, jnp.float32(0))))
+
+    assert jax.grad(jax.checkpoint(fn))(jnp.float32(1), testing.slot(0)) == jnp.cos(jnp.float32(1))
+
+
+def test_a_jitted_ordered_function_that_was_traced_before_makes_no_access_again_either(slots):
+    step = jax.jit(ordered(twice))
+    args = jnp.float32(1), testing.slot(0)
+    testing.reset(2.0)
+    wanted = jax.grad(step)(*args)
+    testing.reset(2.0)
+    np.testing.assert_allclose(jax.grad(jax.checkpoint(lambda x, token: step(x, token)))(*args), wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.nothing_saveable], ids=["default", "nothing saved"])
 @pytest.mark.parametrize("jitted", [lambda f: f, jax.jit], ids=["", "jit"])
 @pytest.mark.parametrize(

@@ -384,10 +384,9 @@ MUTATIONS = {
     "a rule for derivatives begins without tokens": (THE_RULES, "_like(tokens, primals[:count]), operands)", "dict.fromkeys(tokens, (None, None)), operands)", "derivative"),
     "a backward pass is not looked at": (THE_RULES, "if evaluation.cells_of(plan) or evaluation.cells.unknown_write(plan.touches):", "if False:", "backward"),
     "tangents are not looked at": (THE_RULES, "if i in plan.steps and evaluation.cells_of(plan.steps[i]):", "if False:", "tangent"),
-    "a checkpoint reads again": (THE_RULES, 'if primitive in accesses or primitive.name == "while":', "if False:", "recomputed"),
-    "a checkpoint around it reads again": (EVALUATE, "if self.checkpointed else values", "if False else values", "recomputed_around"),
-    "a checkpoint around it runs a loop again": (EVALUATE, 'if eqn.primitive.name == "while":', "if False:", "recomputed_loop"),
-    "what is in a loop is saved": (THE_RULES, "    evaluation = replace(evaluation, checkpointed=False)\n", "", "recomputed_loop"),
+    "a checkpoint reads again": (EVALUATE, "if self.saves else values", "if False else values", "recomputed"),
+    "a checkpoint runs a loop again": (EVALUATE, 'if eqn.primitive.name == "while":', "if False:", "recomputed_loop"),
+    "what is in a loop is saved": (THE_RULES, "    evaluation = replace(evaluation, saves=False)\n", "", "recomputed_loop"),
     "a batched predicate is taken": (THE_RULES, "    if not any(evaluation.cells_of(region).values()):\n", "    if True:\n", "batched_branch"),
     "a rule for batches begins without tokens": (THE_RULES, "_body(evaluation, plan, cells)(_like(tokens, operands[:count]), operands[count:])", "_body(evaluation, plan, cells)(dict.fromkeys(tokens, (None, None)), operands[count:])", "batched_rule"),
 }  # fmt: skip

@@ -34,8 +34,8 @@ class Evaluation:
 
     cells: objects.Cells
     planner: Planner
-    checkpointed: bool
-    """Whether `jax.checkpoint` may be going to compute this again."""
+    saves: bool
+    """Whether a checkpoint around it saves what accesses gave. In a `while_loop` it cannot save anything."""
 
     def cells_of(self, step: Access | Region | Plan) -> dict[Cell, bool]:
         """What a step touches that has to be in order, and whether it writes it."""
@@ -87,7 +87,7 @@ class Evaluation:
         return outs, world.after(cells, tuple(outs[i] for i in witnesses), kept=step.kept)
 
     def _saved(self, values: list[Any]) -> list[Any]:
-        return [saved_p.bind(value) for value in values] if self.checkpointed else values
+        return [saved_p.bind(value) for value in values] if self.saves else values
 
 
 def _waiting(values: list[Any], waits: list[Any]) -> list[Any]:

@@ -170,12 +170,12 @@ def bind_new_jit(name: str, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
     return list(primitive.bind(*operands, **params))
 
 
-def bind_checkpoint(eqn: Any, jaxpr: Any, policy: Any, operands: Sequence[Any]) -> list[Any]:
+def bind_checkpoint(eqn: Any, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
     """Bind a checkpointed function again. Its jaxpr must be without constants, so they become operands."""
     inner, consts = opened(jaxpr)
     if consts:
         inner = _private.convert_constvars_jaxpr(inner)
-    params = dict(eqn.params) | {"jaxpr": inner, "policy": policy}
+    params = dict(eqn.params) | {"jaxpr": inner}
     return list(eqn.primitive.bind(*consts, *operands, **params))
 
 
