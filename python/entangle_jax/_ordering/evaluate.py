@@ -82,7 +82,9 @@ class Evaluation:
             moved = _waiting([ins[i] for i in which], waits)
             for i, value in zip(which, moved, strict=True):
                 ins[i] = value
-        outs = self._saved(bind(*ins))
+        outs = bind(*ins)
+        if not step.kept:  # or JAX saves it: what has a side effect it never makes again
+            outs = self._saved(outs)
         witnesses = step.witnesses if step.all_of_it else step.witnesses[:1]
         return outs, world.after(cells, tuple(outs[i] for i in witnesses), kept=step.kept)
 
