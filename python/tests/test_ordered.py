@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import entangle_jax
 from entangle_jax import Handle, OrderingWarning, audit, ordered, reads, testing, writes
+from entangle_jax._ordering import saved
 
 X = np.random.default_rng(0).integers(2**31, size=3_000, dtype=np.int32)
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
@@ -570,6 +571,14 @@ def test_a_checkpoint_around_a_loop_of_an_ordered_function_is_left_to_jax(slots)
         return jnp.sin(x * jax.lax.stop_gradient(jax.lax.while_loop(lambda k: k < x, once, jnp.float32(0))))
 
     assert jax.grad(jax.checkpoint(fn))(jnp.float32(1), testing.slot(0)) == jnp.cos(jnp.float32(1))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_a_checkpoint_does_not_know_yet_is_left_for_the_backward_pass(there):
+    (eqn,) = jax.make_jaxpr(saved.saved_p.bind)(1.0).eqns
+    known, staged, unknown, instantiated, residuals = saved._checkpoint(None, [True], [there], eqn)
+    assert (known, staged, unknown, instantiated) == (None, eqn, [True], [True])
+    assert residuals == ([] if there else list(eqn.invars))
 
 
 def test_a_jitted_ordered_function_that_was_traced_before_makes_no_access_again_either(slots):
