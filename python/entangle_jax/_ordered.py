@@ -157,7 +157,7 @@ def _in_order(jaxpr: Any, operands: list[Any], specification: Specification) -> 
     for one in specification.all():
         if id(one) not in planner.seen:
             warn_user(f"`ordered` was told of {one}, and the function makes no such call")
-    evaluation = Evaluation(objects.Cells.of(plan.touches), planner)
+    evaluation = Evaluation(objects.Cells.of(plan.touches), planner, not _private.in_while_loop())
     results, world = evaluation.run(plan, operands, World())
     unkept = [one for past in world.pasts.values() if not past.kept for one in past.writes]
     if unkept:
