@@ -9,6 +9,7 @@ fn main() {
     for (name, offset) in ffi::LAYOUT {
         println!("{name} {offset}");
     }
+    println!("XLA_FFI_CallFrame.future {}", ffi::FUTURE_OFFSET);
     println!("sizeof(XLA_FFI_ByteSpan) {}", size_of::<ffi::ByteSpan>());
     println!("XLA_FFI_ByteSpan.len {}", core::mem::offset_of!(ffi::ByteSpan, len));
     println!("sizeof(XLA_FFI_TypeId) {}", size_of::<ffi::TypeId>());

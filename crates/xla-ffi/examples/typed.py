@@ -1,7 +1,9 @@
 """Calls the handlers of typed.rs from JAX, right and wrong: `python typed.py [LIBRARY]`."""
 
+import concurrent.futures
 import ctypes
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -145,6 +147,46 @@ assert run != 0
 register("roots", execute="roots_of")
 x = np.arange(12_345, dtype=np.float64)
 assert np.array_equal(jax.jit(jax.ffi.ffi_call("roots", shape(x.shape, x.dtype)))(x), np.sqrt(x))
+
+# Results that come later: on a thread of the handler's, on one of XLA's, and many at once.
+register("square_later", execute="square_later")
+register("square_on_pool", execute="square_on_pool")
+x = np.arange(1000, dtype=np.float64)
+square_later = jax.ffi.ffi_call("square_later", shape(x.shape, x.dtype))
+square_on_pool = jax.ffi.ffi_call("square_on_pool", shape(x.shape, x.dtype))
+for milliseconds in (0, 20):
+    later = jax.jit(
+        lambda x, ms=milliseconds: (
+            1 + square_later(1 + square_later(x, milliseconds=np.uint64(ms)), milliseconds=np.uint64(ms))
+        )
+    )
+    assert np.array_equal(later(x), 1 + (1 + x**2) ** 2)
+many = jax.jit(lambda x: sum(square_on_pool(square_later(x + i, milliseconds=np.uint64(i))) for i in range(20)))
+for _ in range(5):
+    assert np.array_equal(many(x), sum((x + i) ** 4 for i in range(20)))
+fails("operand 0 (`x`) is f32[2], wanted f64[_]", "INVALID_ARGUMENT", square_on_pool, np.zeros(2, np.float32))
+
+# A result that another call brings, from another thread of Python.
+register("wait", execute="wait_for_release")
+register("release", execute="release")
+waits = jax.jit(lambda: 1 + jax.ffi.ffi_call("wait", shape((), jnp.float64), has_side_effect=True)())
+release = jax.jit(lambda: jax.ffi.ffi_call("release", shape((), jnp.bool_), has_side_effect=True)(value=np.float64(41)))
+with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    waiting = thread.submit(lambda: waits().item())
+    while not release():
+        assert not waiting.done()
+        time.sleep(0.01)
+    assert waiting.result() == 42
+
+# Promises that are not kept. None of them hangs.
+register("fail_later", execute="fail_later")
+fail_later = jax.ffi.ffi_call("fail_later", shape((), jnp.float64), has_side_effect=True)
+never = "the results of the call never came: the handler's promise was dropped"
+fails("the work failed", "DATA_LOSS", fail_later, how="error")
+fails("the handler panicked: the work panicked", "INTERNAL", fail_later, how="panic")
+fails(f"{never} before", "ABORTED", fail_later, how="drop")
+fails(f"{never} by a panic before", "ABORTED", fail_later, how="panic at once")
+fails("the handler did not even start", "UNAVAILABLE", fail_later, how="at once")
 
 # All error codes; a panic.
 register("fail", execute="fail_with")

@@ -6,12 +6,14 @@
 //! ```
 #![expect(clippy::needless_pass_by_value, reason = "handlers are given their parameters")]
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use xla_ffi::{
-    BF16, Code, Complex, DeviceOrdinal, Element, Error, F8E4M3FN, F16, Handler, InPlace, Initialized, NewState,
-    Operand, Output, Prepared, Ret, RunId, Scratch, State, ThreadPool, Token, attributes, export, handler,
+    BF16, Code, Complex, DeviceOrdinal, Element, Error, F8E4M3FN, F16, Future, Handler, InPlace, Initialized, Kept,
+    NewState, Operand, Output, Prepared, Promise, Ret, RunId, Scratch, State, ThreadPool, Token, attributes, export,
+    handler,
 };
 
 // A counter with a step: state that is made once for each call site.
@@ -212,6 +214,71 @@ handler!(Context = context(device, run, y));
 handler!(Roots = roots(pool, x, y));
 handler!(UseScratch = scratch(memory, y));
 
+// Results that come later.
+
+fn square_later<'a>(x: Operand<'a, f64, 1>, y: Output<'a, f64, 1>, milliseconds: u64) -> Future<'a> {
+    Future::new((x, y), move |promise| {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            promise.fulfil(|(x, mut y)| {
+                y.fill_with(|index| x[index] * x[index]);
+                Ok(())
+            });
+        });
+    })
+}
+
+fn square_on_pool<'a>(pool: ThreadPool<'a>, x: Operand<'a, f64, 1>, y: Output<'a, f64, 1>) -> Future<'a> {
+    Future::new((x, y), move |promise| {
+        pool.spawn(|| {
+            promise.fulfil(|(x, mut y)| {
+                y.fill_with(|index| x[index] * x[index]);
+                Ok(())
+            });
+        });
+    })
+}
+
+/// How a promise is not kept.
+fn fail_later<'a>(y: Output<'a, f64, 0>, how: &str) -> Result<Future<'a>, Error> {
+    if how == "at once" {
+        return Err(Error::new(Code::Unavailable, "the handler did not even start"));
+    }
+    let how = how.to_owned();
+    Ok(Future::new(y, move |promise| {
+        assert_ne!(how, "panic at once", "the work does not start");
+        std::thread::spawn(move || match &how[..] {
+            "error" => promise.complete(Err(Error::new(Code::DataLoss, "the work failed"))),
+            "panic" => promise.fulfil(|_| panic!("the work panicked")),
+            _ => drop(promise),
+        });
+    }))
+}
+
+/// A promise that another call completes, with the number of it.
+static WAITING: Mutex<Option<Promise<Kept<Output<'static, f64, 0>>>>> = Mutex::new(None);
+
+fn wait<'a>(y: Output<'a, f64, 0>) -> Future<'a> {
+    Future::new(y, |promise| {
+        *WAITING.lock().unwrap_or_else(PoisonError::into_inner) = Some(promise);
+    })
+}
+
+fn release(mut released: Output<'_, bool, 0>, value: f64) -> Result<(), Error> {
+    let promise = WAITING.lock().unwrap_or_else(PoisonError::into_inner).take();
+    released.write(&[promise.is_some()])?;
+    if let Some(promise) = promise {
+        promise.fulfil(|mut y| y.write(&[value]));
+    }
+    Ok(())
+}
+
+handler!(SquareLater = square_later(x, y; milliseconds));
+handler!(SquareOnPool = square_on_pool(pool, x, y));
+handler!(FailLater = fail_later(y; how));
+handler!(Wait = wait(y));
+handler!(Release = release(released; value));
+
 // Errors.
 
 fn fail(_y: Output<'_, i32>, code: i64) -> Result<(), Error> {
@@ -228,6 +295,7 @@ export! {
     Instantiate as stages_instantiate, Prepare as stages_prepare, Initialize as stages_initialize, Execute as stages_execute,
     Normalize as normalize_c128, Total as total_of, Double as double_in_place, PassToken as pass_token,
     AllAttributes as all_attributes, Context as context_of, Roots as roots_of, UseScratch as use_scratch, Fail as fail_with,
+    SquareLater as square_later, SquareOnPool as square_on_pool, FailLater as fail_later, Wait as wait_for_release, Release as release,
 }
 
 // What the macro makes can be used without a symbol too, in a capsule.

@@ -112,30 +112,38 @@ impl Stage {
 
 /// One call of a handler by XLA.
 pub struct Call<'a> {
-    frame: &'a ffi::CallFrame,
+    frame: NonNull<ffi::CallFrame>,
+    lifetime: PhantomData<&'a ffi::CallFrame>,
 }
 
 impl<'a> Call<'a> {
     /// # Safety
     /// As for [`open`]; and everything that the frame points to is as the C interface says, for `'a`.
     #[inline]
-    pub(crate) unsafe fn open(frame: *const ffi::CallFrame) -> Result<Self, Error> {
+    pub(crate) unsafe fn open(frame: *mut ffi::CallFrame) -> Result<Self, Error> {
         // SAFETY: the same contract.
-        let frame = unsafe { open(frame) }?;
-        Ok(Self { frame })
+        unsafe { check(frame.cast_const()) }?;
+        // SAFETY: just checked.
+        Ok(Self { frame: unsafe { NonNull::new_unchecked(frame) }, lifetime: PhantomData })
+    }
+
+    #[inline]
+    fn frame(&self) -> &'a ffi::CallFrame {
+        // SAFETY: `open` checked it, and was promised that it stays for `'a`; a frame's fields are set (`SetByRuntime`).
+        unsafe { self.frame.as_ref() }
     }
 
     /// The stage of this call, or `None` if it is one that came after this crate.
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
-        Stage::ALL.into_iter().find(|stage| stage.as_c() == self.frame.stage)
+        Stage::ALL.into_iter().find(|stage| stage.as_c() == self.frame().stage)
     }
 
     /// An error unless this call is in one of these stages.
     #[inline]
     pub(crate) fn check_stage(&self, stages: &[Stage]) -> Result<(), Error> {
-        let is_one = stages.iter().any(|stage| stage.as_c() == self.frame.stage);
-        if is_one { Ok(()) } else { Err(wrong_stage(self.frame, stages)) }
+        let is_one = stages.iter().any(|stage| stage.as_c() == self.frame().stage);
+        if is_one { Ok(()) } else { Err(wrong_stage(self.frame(), stages)) }
     }
 
     /// Whether each result has the memory of the operand with its index, as it has if the program asked XLA for it
@@ -146,7 +154,7 @@ impl<'a> Call<'a> {
     #[must_use]
     #[inline]
     pub fn is_in_place(&self) -> bool {
-        let ffi::CallFrame { args, rets, .. } = self.frame;
+        let ffi::CallFrame { args, rets, .. } = self.frame();
         let has_sizes = args.struct_size >= ffi::Args::END && rets.struct_size >= ffi::Rets::END;
         let has_operands = 0 < rets.size && rets.size <= args.size;
         if !has_sizes || !has_operands {
@@ -176,7 +184,7 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn args(&self) -> Result<Buffers<'a, Arg>, Error> {
-        let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
+        let ffi::Args { struct_size, size, types, items, .. } = self.frame().args;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
     }
@@ -186,7 +194,7 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn rets(&self) -> Result<Buffers<'a, Ret>, Error> {
-        let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
+        let ffi::Rets { struct_size, size, types, items, .. } = self.frame().rets;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
     }
@@ -197,7 +205,7 @@ impl<'a> Call<'a> {
     /// The frame is malformed.
     pub fn attributes(&self) -> Result<Attributes<'a>, Error> {
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
-        unsafe { Attributes::open(&self.frame.attrs) }
+        unsafe { Attributes::open(&self.frame().attrs) }
     }
 
     /// The stream on which the call runs, of the platform's own type. There is none on the host.
@@ -218,27 +226,37 @@ impl<'a> Call<'a> {
             _ => error,
         })?;
         let mut args = ffi::StreamGetArgs::new();
-        args.ctx = self.frame.ctx;
+        args.ctx = self.frame().ctx;
         // SAFETY: the runtime's own function, with the context that it gave.
         unsafe { self.ask(get, &raw mut args) }.map_err(|error| wrong_platform(error.message()))?;
         NonNull::new(args.stream).ok_or_else(|| wrong_platform("the runtime gave a null stream"))
     }
 
     pub(crate) fn copy(&self) -> Self {
-        Self { frame: self.frame }
+        Self { frame: self.frame, lifetime: PhantomData }
     }
 
     pub(crate) fn context(&self) -> *mut ffi::Context {
-        self.frame.ctx
+        self.frame().ctx
+    }
+
+    /// Sets what the results of the call wait for.
+    ///
+    /// # Safety
+    /// It is a future that the runtime of the call has made for it.
+    pub(crate) unsafe fn set_future(&self, future: NonNull<ffi::Future>) {
+        // SAFETY: a runtime that makes futures has a place for one behind the fields that a frame's size counts (`FUTURE_OFFSET`), for the
+        // handler to write. No reference to the frame reaches as far.
+        unsafe { self.frame.as_ptr().byte_add(ffi::FUTURE_OFFSET).cast::<*mut ffi::Future>().write(future.as_ptr()) };
     }
 
     pub(crate) fn stage_number(&self) -> c_int {
-        self.frame.stage
+        self.frame().stage
     }
 
     /// Which runtime it is.
     pub(crate) fn api_address(&self) -> usize {
-        self.frame.api.addr()
+        self.frame().api.addr()
     }
 
     /// A function of the runtime's table, which may be shorter than this crate's.
@@ -251,7 +269,7 @@ impl<'a> Call<'a> {
         _: fn(&ffi::Api) -> Option<F>,
         name: &str,
     ) -> Result<F, Error> {
-        let api = self.frame.api;
+        let api = self.frame().api;
         if !can_be_read(api) {
             return Err(bad_pointer("XLA_FFI_Api", api.cast()));
         }

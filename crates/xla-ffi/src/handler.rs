@@ -5,6 +5,7 @@ use crate::boundary::{Traits, handle_stages};
 use crate::call::{Arg, Buffer, Buffers, Call, Ret, Stage};
 use crate::error::{Code, Error};
 use crate::ffi;
+use crate::future::Future;
 use crate::state::NewState;
 
 /// A handler: what [`handler!`](crate::handler!) makes of a function.
@@ -136,15 +137,16 @@ macro_rules! export {
     };
 }
 
-/// What a handler's function returns: nothing, [`NewState`], or a `Result` of one of them.
+/// What a handler's function returns: nothing, [`NewState`], [`Future`], or a `Result` of one of them.
 pub trait Outcome: sealed::Outcome {}
 
 impl Outcome for () {}
 impl<S: Send + Sync + 'static> Outcome for NewState<S> {}
+impl Outcome for Future<'_> {}
 impl<O: Outcome> Outcome for Result<O, Error> {}
 
 mod sealed {
-    use super::{Call, Error, NewState};
+    use super::{Call, Error, Future, NewState};
 
     pub trait Outcome {
         fn give(self, call: &Call<'_>) -> Result<(), Error>;
@@ -159,6 +161,12 @@ mod sealed {
     impl<S: Send + Sync + 'static> Outcome for NewState<S> {
         fn give(self, call: &Call<'_>) -> Result<(), Error> {
             self.set(call)
+        }
+    }
+
+    impl Outcome for Future<'_> {
+        fn give(self, call: &Call<'_>) -> Result<(), Error> {
+            self.start(call)
         }
     }
 

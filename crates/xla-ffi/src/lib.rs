@@ -58,6 +58,7 @@ mod context;
 mod element;
 mod error;
 pub mod ffi;
+mod future;
 mod handler;
 #[cfg(feature = "mock")]
 pub mod mock;
@@ -73,6 +74,7 @@ pub use element::{
     F16,
 };
 pub use error::{Code, Error};
+pub use future::{Future, Keep, Kept, Lend, Promise};
 pub use handler::{Finished, Handler, Listed, Outcome, Parameter, Parameters, entry};
 pub use state::{Initialized, NewState, Prepared, State};
 pub use view::{ANY, Device, Host, InPlace, Memory, Operand, Output, Token};

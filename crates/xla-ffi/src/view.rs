@@ -120,6 +120,15 @@ macro_rules! views {
             pub fn as_ptr(&self) -> *const T {
                 self.0.data
             }
+
+            /// A view that was there before, of its dimensions and its address.
+            ///
+            /// # Safety
+            /// They are those of such a view of the same call, whose elements are there for `'a`, and which is not used meanwhile.
+            pub(crate) unsafe fn of_parts(dims: &'a [i64], data: *mut T) -> Self {
+                let len = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product();
+                Self(View { dims, data, len, memory: PhantomData })
+            }
         }
 
         impl<T: Element, const RANK: usize, M> fmt::Debug for $name<'_, T, RANK, M> {

@@ -4,10 +4,11 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use xla_ffi::mock::{Attribute, CallSite, Failure, Invocation, Results};
 use xla_ffi::{
-    Arg, Attributes, BF16, Buffer, Code, Complex, Device, DeviceOrdinal, Element, Error, F16, Handler, InPlace,
+    Arg, Attributes, BF16, Buffer, Code, Complex, Device, DeviceOrdinal, Element, Error, F16, Future, Handler, InPlace,
     NewState, Operand, Output, Prepared, Ret, RunId, Scratch, State, Stream, ThreadPool, Token, Traits, attributes,
     handler,
 };
@@ -491,6 +492,112 @@ fn a_handler_is_not_called_in_a_stage_that_it_is_not_for() {
     let (code, text) = CallSite::new().run_in::<Start>(3, call).map(|_| ()).unwrap_err();
     assert_eq!(code, Code::Unimplemented as i32);
     assert!(text.contains("this handler is for stage 0 (INSTANTIATE) alone"), "{text}");
+}
+
+// Results that come later.
+
+fn later<'a>(x: Operand<'a, f64, 1>, y: Output<'a, f64, 1>, how: i64) -> Result<Future<'a>, Error> {
+    if how < 0 {
+        return Err(Error::new(Code::OutOfRange, "not even a future"));
+    }
+    Ok(Future::new((x, y), move |mut promise| {
+        assert_ne!(how, 5, "it does not start");
+        if how == 0 {
+            let (x, mut y) = promise.parameters();
+            y.fill_with(|index| -x[index]);
+            return promise.complete(Ok(()));
+        }
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            match how {
+                1 => promise.fulfil(|(x, mut y)| {
+                    assert_eq!((x.dims(), y.dims()), (&[2][..], &[2][..]));
+                    y.fill_with(|index| 2.0 * x[index]);
+                    Ok(())
+                }),
+                2 => promise.fulfil(|(_, mut y)| y.write(&[1.0])),
+                3 => promise.fulfil(|_| panic!("no luck")),
+                _ => drop(promise),
+            }
+        });
+    }))
+}
+
+handler!(Later = later(x, y; how));
+
+#[test]
+fn results_that_come_later_are_there_when_the_call_is_done() {
+    let call = |how: i64| Invocation::new().operand(&[2], &[1.0_f64, 3.0]).result::<f64>(&[2]).scalar("how", how);
+    assert_eq!(run::<Later>(call(0)).unwrap().get::<f64>(0), [-1.0, -3.0]);
+    assert_eq!(run::<Later>(call(1)).unwrap().get::<f64>(0), [2.0, 6.0]);
+    assert_eq!(fails::<Later>(call(-1), Code::OutOfRange), "not even a future");
+    let text = fails::<Later>(call(2), Code::InvalidArgument);
+    assert!(text.starts_with("the handler has 1 values for a result of f64[2]"), "{text}");
+    assert_eq!(fails::<Later>(call(3), Code::Internal), "the handler panicked: no luck");
+    let dropped = fails::<Later>(call(4), Code::Aborted);
+    assert_eq!(
+        dropped,
+        "the results of the call never came: the handler's promise was dropped before it was completed"
+    );
+    let dropped = fails::<Later>(call(5), Code::Aborted);
+    assert!(dropped.ends_with("dropped by a panic before it was completed"), "{dropped}");
+}
+
+fn all_later<'a>(
+    first: Operand<'a, i32, 0>,
+    others: Vec<Operand<'a, i32, 1>>,
+    sum: Output<'a, i32, 0>,
+    count: Option<Output<'a, u8, 0>>,
+    pool: ThreadPool<'a>,
+) -> Future<'a> {
+    Future::new((first, others, (sum, count)), move |promise| {
+        pool.spawn(move || {
+            promise.fulfil(|(first, others, (mut sum, count))| {
+                if let Some(mut count) = count {
+                    count.write(&[u8::try_from(others.len()).unwrap()])?;
+                }
+                sum.write(&[first[0] + others.iter().flat_map(|other| other.iter()).sum::<i32>()])
+            });
+        });
+    })
+}
+
+handler!(AllLater = all_later(first, others, sum, count, pool));
+
+#[test]
+fn what_is_left_out_or_many_can_be_used_later_on_the_threads_of_the_host() {
+    let call = || Invocation::new().operand(&[], &[5_i32]).result::<i32>(&[]);
+    assert_eq!(run::<AllLater>(call()).unwrap().get::<i32>(0), [5]);
+    let call = call().operand(&[2], &[1_i32, 2]).operand(&[1], &[4_i32]).result::<u8>(&[]);
+    let results = run::<AllLater>(call).unwrap();
+    assert_eq!((results.get::<i32>(0), results.get::<u8>(1)), (vec![12], vec![2]));
+}
+
+fn double_later<'a>(x: InPlace<'a, f32>) -> Future<'a> {
+    Future::new(x, |promise| {
+        std::thread::spawn(|| {
+            promise.fulfil(|mut x| {
+                x.iter_mut().for_each(|x| *x *= 2.0);
+                Ok(())
+            });
+        });
+    })
+}
+
+handler!(DoubleLater = double_later(x));
+
+fn too_early() -> Future<'static> {
+    Future::new((), |_| {})
+}
+
+handler!(TooEarly = too_early(), stage = Initialize);
+
+#[test]
+fn a_future_is_for_a_change_in_place_too_and_for_the_last_stage_alone() {
+    let call = Invocation::new().operand(&[2], &[1.0_f32, 3.0]).in_place(0);
+    assert_eq!(run::<DoubleLater>(call).unwrap().get::<f32>(0), [2.0, 6.0]);
+    let text = fails::<TooEarly>(Invocation::new(), Code::Unimplemented);
+    assert_eq!(text, "only in the stage \"execute\" may a handler return a future");
 }
 
 // Errors.
