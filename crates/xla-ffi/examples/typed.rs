@@ -258,7 +258,7 @@ fn fail_later<'a>(y: Output<'a, f64, 0>, how: &str) -> Result<Future<'a>, Error>
 /// A promise that another call completes, with the number of it.
 static WAITING: Mutex<Option<Promise<Kept<Output<'static, f64, 0>>>>> = Mutex::new(None);
 
-fn wait<'a>(y: Output<'a, f64, 0>) -> Future<'a> {
+fn wait(y: Output<'_, f64, 0>) -> Future<'_> {
     Future::new(y, |promise| {
         *WAITING.lock().unwrap_or_else(PoisonError::into_inner) = Some(promise);
     })

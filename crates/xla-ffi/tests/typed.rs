@@ -573,7 +573,7 @@ fn what_is_left_out_or_many_can_be_used_later_on_the_threads_of_the_host() {
     assert_eq!((results.get::<i32>(0), results.get::<u8>(1)), (vec![12], vec![2]));
 }
 
-fn double_later<'a>(x: InPlace<'a, f32>) -> Future<'a> {
+fn double_later(x: InPlace<'_, f32>) -> Future<'_> {
     Future::new(x, |promise| {
         std::thread::spawn(|| {
             promise.fulfil(|mut x| {
