@@ -25,10 +25,45 @@ pub(crate) fn can_be_read<T>(ptr: *const T) -> bool {
     !ptr.is_null() && ptr.is_aligned()
 }
 
-/// [`can_be_read`] for two pointers, with one test of their alignment.
+/// Whether both pointers can be read, with one test for null and one of their alignment. `false` for some that can: for two addresses
+/// without a common bit, which a process has hardly ever, since its memory lies together.
 #[inline]
 fn both_can_be_read<T>(one: *const T, other: *const T) -> bool {
-    !one.is_null() && !other.is_null() && (one.addr() | other.addr()).is_multiple_of(align_of::<T>())
+    one.addr() & other.addr() != 0 && (one.addr() | other.addr()).is_multiple_of(align_of::<T>())
+}
+
+/// [`can_be_read`] with one test, for what is aligned to eight bytes; `false` for addresses in the upper half, where no process has any.
+#[inline]
+fn can_be_read_in_user_space<T>(ptr: *const T) -> bool {
+    const { assert!(align_of::<T>() == 8) };
+    // Misaligned, one of the upper three bits is set, or 1 has become 2^61 - 1; null has become the largest number.
+    ptr.addr().rotate_right(3).wrapping_sub(1) >> 60 == 0
+}
+
+/// Whether a call is one of the stage EXECUTE in which [`Call::is_in_place`] holds, before anything else is done with its frame: a handler that
+/// has nothing to do then returns at once.
+///
+/// `false` says only that something may not be as it should be; [`handle`](crate::handle) finds out what.
+///
+/// # Safety
+/// As for [`handle`](crate::handle).
+#[must_use]
+#[inline]
+pub unsafe fn is_in_place(frame: *mut ffi::CallFrame) -> bool {
+    if !can_be_read_in_user_space(frame.cast_const()) {
+        return false;
+    }
+    // SAFETY: a frame starts with its size.
+    if unsafe { frame.cast::<usize>().read() } < ffi::CallFrame::END {
+        return false;
+    }
+    // SAFETY: not null, aligned and long enough, and what it points to is as the C interface says.
+    let call = Call { frame: unsafe { NonNull::new_unchecked(frame) }, lifetime: PhantomData };
+    let ffi::CallFrame { extension_start, stage, .. } = *call.frame();
+    if !extension_start.is_null() || stage != ffi::STAGE_EXECUTE {
+        return false;
+    }
+    call.is_in_place()
 }
 
 /// An error unless the pointer and the size of a mirrored struct allow to use its fields. Reads nothing but the size.
@@ -163,7 +198,10 @@ impl<'a> Call<'a> {
         if !both_can_be_read(args.types, rets.types) || !both_can_be_read(args.items, rets.items) {
             return false;
         }
-        (0..usize::try_from(rets.size).unwrap_or(0)).all(|index| {
+        let mut left = usize::try_from(rets.size).unwrap_or(1);
+        // There is one to look at. From the last to the first takes no other counter.
+        loop {
+            let index = left - 1;
             // SAFETY: both lists can be read and have more than `index` types.
             let types = unsafe { (*args.types.add(index), *rets.types.add(index)) };
             // SAFETY: and as many entries.
@@ -174,9 +212,18 @@ impl<'a> Call<'a> {
             }
             // SAFETY: entries of this type point to buffers, which start with their size.
             let sizes = unsafe { ((*operand).struct_size, (*result).struct_size) };
+            if sizes.0 < ffi::Buffer::END || sizes.1 < ffi::Buffer::END {
+                return false;
+            }
             // SAFETY: they are long enough to have `data`.
-            sizes.0 >= ffi::Buffer::END && sizes.1 >= ffi::Buffer::END && unsafe { (*operand).data == (*result).data }
-        })
+            if unsafe { (*operand).data != (*result).data } {
+                return false;
+            }
+            left -= 1;
+            if left == 0 {
+                return true;
+            }
+        }
     }
 
     /// The operands.

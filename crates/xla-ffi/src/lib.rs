@@ -67,7 +67,7 @@ mod view;
 
 pub use attribute::{Array, Attribute, Attributes, Value};
 pub use boundary::{Traits, handle, handle_stages};
-pub use call::{Arg, Buffer, Buffers, Call, Ret, Role, Stage};
+pub use call::{Arg, Buffer, Buffers, Call, Ret, Role, Stage, is_in_place};
 pub use context::{DeviceOrdinal, RunId, Scratch, Stream, ThreadPool};
 pub use element::{
     BF16, Complex, DType, Element, F8E3M4, F8E4M3, F8E4M3B11FNUZ, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU,
