@@ -13,6 +13,7 @@
 
 #ifdef XLA_FFI_INVOKE_CONTEXT_IS_EXECUTION_CONTEXT
 #define CONTEXT_GET XLA_FFI_ExecutionContext_Get
+#define XLA_FFI_ExecutionStage_RECORD 4  // came with the same version
 #else
 #define CONTEXT_GET XLA_FFI_InvokeContext_Get
 #endif
@@ -256,6 +257,7 @@ int main(void) {
   VALUE(XLA_FFI_ExecutionStage_PREPARE);
   VALUE(XLA_FFI_ExecutionStage_INITIALIZE);
   VALUE(XLA_FFI_ExecutionStage_EXECUTE);
+  printf("XLA_FFI_ExecutionStage_RECORD %d\n", XLA_FFI_ExecutionStage_RECORD);
   VALUE(XLA_FFI_ArgType_BUFFER);
   VALUE(XLA_FFI_RetType_BUFFER);
   VALUE(XLA_FFI_AttrType_ARRAY);

@@ -23,6 +23,7 @@ fn main() {
     println!("XLA_FFI_ExecutionStage_PREPARE {}", ffi::STAGE_PREPARE);
     println!("XLA_FFI_ExecutionStage_INITIALIZE {}", ffi::STAGE_INITIALIZE);
     println!("XLA_FFI_ExecutionStage_EXECUTE {}", ffi::STAGE_EXECUTE);
+    println!("XLA_FFI_ExecutionStage_RECORD {}", ffi::STAGE_RECORD);
     println!("XLA_FFI_ArgType_BUFFER {}", ffi::ARG_BUFFER);
     println!("XLA_FFI_RetType_BUFFER {}", ffi::ARG_BUFFER);
     println!("XLA_FFI_AttrType_ARRAY {}", ffi::ATTR_ARRAY);

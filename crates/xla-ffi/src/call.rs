@@ -123,10 +123,15 @@ pub enum Stage {
     Initialize = ffi::STAGE_INITIALIZE as isize,
     /// The one in which buffers hold data.
     Execute = ffi::STAGE_EXECUTE as isize,
+    /// When a GPU's runtime records commands of the call into a CUDA or HIP graph, since FFI API 0.5.
+    ///
+    /// jax 0.12.0.1 has it for handlers of its own: XLA does not call one that is registered from Python, and records what the handler of EXECUTE
+    /// enqueues (see [`Traits`](crate::Traits)).
+    Record = ffi::STAGE_RECORD as isize,
 }
 
 impl Stage {
-    const ALL: [Self; 4] = [Self::Instantiate, Self::Prepare, Self::Initialize, Self::Execute];
+    const ALL: [Self; 5] = [Self::Instantiate, Self::Prepare, Self::Initialize, Self::Execute, Self::Record];
 
     /// Its name in XLA, in lower case, as `jax.ffi.register_ffi_target` takes it.
     #[must_use]
@@ -136,6 +141,7 @@ impl Stage {
             Self::Prepare => "prepare",
             Self::Initialize => "initialize",
             Self::Execute => "execute",
+            Self::Record => "record",
         }
     }
 

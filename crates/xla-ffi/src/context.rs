@@ -165,7 +165,7 @@ unsafe extern "C" fn run_task(data: *mut c_void) {
     // SAFETY: made by `spawn`, once for each task.
     let task = unsafe { Box::from_raw(data.cast::<Task>()) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(task.0)) {
-        core::mem::forget(panic);
+        drop(panic_text(panic));
     }
 }
 

@@ -822,6 +822,8 @@ pub const STAGE_PREPARE: c_int = 1;
 pub const STAGE_INITIALIZE: c_int = 2;
 /// `XLA_FFI_ExecutionStage_EXECUTE`.
 pub const STAGE_EXECUTE: c_int = 3;
+/// `XLA_FFI_ExecutionStage_RECORD`, since FFI API 0.5.
+pub const STAGE_RECORD: c_int = 4;
 /// `XLA_FFI_ArgType_BUFFER` and `XLA_FFI_RetType_BUFFER`.
 pub const ARG_BUFFER: c_int = 1;
 /// `XLA_FFI_AttrType_ARRAY`.

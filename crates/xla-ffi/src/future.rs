@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::boundary::{ErrorCreate, create_error, panic_error};
+use crate::boundary::{ErrorCreate, create_error, panic_error, panic_text};
 use crate::call::{Call, function};
 use crate::element::Element;
 use crate::error::{Code, Error};
@@ -69,7 +69,7 @@ impl<'a> Future<'a> {
         // The runtime waits for the future from here on, so there is no other error to return. What was thrown has dropped the promise, or
         // has left it where it is completed.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (self.0)(completion))) {
-            core::mem::forget(panic);
+            drop(panic_text(panic));
         }
         Ok(())
     }

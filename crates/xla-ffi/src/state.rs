@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
+use crate::boundary::panic_text;
 use crate::call::{Call, Stage, function};
 use crate::error::{Code, Error};
 use crate::ffi;
@@ -57,7 +58,7 @@ unsafe extern "C" fn drop_state<S>(state: *mut c_void) {
     let state = unsafe { Box::from_raw(state.cast::<S>()) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(state))) {
         // There is no call to report it to.
-        core::mem::forget(panic);
+        drop(panic_text(panic));
     }
 }
 

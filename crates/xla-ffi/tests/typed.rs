@@ -486,6 +486,45 @@ fn a_state_that_is_missing_or_cannot_be_made_is_an_error() {
     assert_eq!(text, "13 is no number to start from");
 }
 
+fn record(calls: State<'_, Counter>, mut y: Output<'_, u64, 0, Device>) {
+    calls.0.fetch_add(1, Ordering::Relaxed);
+    assert!(!y.as_mut_ptr().is_null());
+}
+
+handler!(Record = record(calls, y; ..), stage = Record);
+
+fn prepare_with(x: Operand<'_, f32, 1>) {
+    assert!(x.is_empty());
+}
+
+fn prepare_at(x: Operand<'_, f32, 1, Device>, y: Option<Output<'_, f32, 1, Device>>) {
+    assert_eq!((x.len(), y.map(|y| y.len())), (2, Some(3)));
+}
+
+handler!(PrepareWithout = prepare(counter; ..), stage = Prepare);
+handler!(PrepareWith = prepare_with(x), stage = Prepare);
+handler!(PrepareAt = prepare_at(x, y), stage = Prepare);
+
+#[test]
+fn operands_have_no_elements_before_they_hold_data_and_may_be_left_out() {
+    let call = || Invocation::new().operand(&[2], &[1.0_f32, 2.0]).result::<f32>(&[3]);
+    let mut site = CallSite::new();
+    site.run::<Start>(Invocation::new().scalar("from", 5_u64)).map(|_| ()).unwrap();
+    site.run::<PrepareWithout>(call()).map(|_| ()).unwrap();
+    run::<PrepareAt>(call()).map(|_| ()).unwrap();
+    let text = fails::<PrepareWith>(call(), Code::FailedPrecondition);
+    assert!(text.starts_with("`x` has no elements before the stage \"execute\""), "{text}");
+}
+
+#[test]
+fn a_handler_may_be_for_the_stage_in_which_graphs_are_recorded() {
+    let mut site = CallSite::new();
+    site.run::<Start>(Invocation::new().scalar("from", 5_u64)).map(|_| ()).unwrap();
+    site.run::<Record>(Invocation::new().result::<u64>(&[])).map(|_| ()).unwrap();
+    let (_, text) = site.run_in::<Record>(3, Invocation::new()).map(|_| ()).unwrap_err();
+    assert!(text.contains("register it as the \"record\" handler"), "{text}");
+}
+
 #[test]
 fn a_handler_is_not_called_in_a_stage_that_it_is_not_for() {
     let call = Invocation::new().scalar("from", 5_u64);
