@@ -19,6 +19,13 @@
 //! Built as a shared library (`crate-type = ["cdylib"]`), it is called from JAX:
 //!
 //! ```python
+//! import ctypes
+//!
+//! import jax
+//! import numpy as np
+//!
+//! jax.config.update("jax_enable_x64", True)
+//! x = np.arange(3.0)
 //! library = ctypes.CDLL("target/release/libscale.so")
 //! jax.ffi.register_ffi_target("scale", jax.ffi.pycapsule(library.scale), platform="cpu")
 //! y = jax.ffi.ffi_call("scale", jax.ShapeDtypeStruct(x.shape, x.dtype))(x, factor=np.float64(2))
@@ -27,6 +34,8 @@
 //! A call that does not fit is an error that says what there was and what was wanted:
 //! ``operand 0 (`x`) is f32[3,4], wanted f64[_]``.
 //!
+//! [`guide`] has a page for each of the following, with an example.
+//!
 //! # What a function can have
 //!
 //! - **Operands and results**: [`Operand`], [`Output`] and [`InPlace`] of any [`Element`] type and rank, as slices on the host and addresses on a
@@ -34,6 +43,7 @@
 //! - **Attributes** of every kind: scalars, strings, arrays, and dictionaries, which [`attributes!`] reads into structs. See [`Attribute`].
 //! - **What the runtime has**: [`Stream`], [`DeviceOrdinal`], [`RunId`], [`Scratch`] memory, the host's [`ThreadPool`].
 //! - **State** that is made once for each call site, and the stages before the call: [`NewState`], [`State`], [`Stage`].
+//! - **Results that come later**: a [`Future`], which another thread completes.
 //! - **Errors**: a [`Code`] and a message, which the user reads in Python. A panic is an error too, unless the library is built with
 //!   `panic = "abort"`: then it ends the process.
 //!
@@ -41,10 +51,11 @@
 //!
 //! [`handle`] runs any closure on a [`Call`], whose buffers are read and written by copying; [`ffi`] mirrors the C interface. Only the
 //! prefix of each struct is used that has stayed where it is from FFI API 0.1 (jaxlib 0.4.38) to 0.5 (jaxlib 0.12), so one binary serves
-//! all of them; what came later (state, scratch memory, threads, numbers of devices and runs) is asked for in the runtime's own table.
+//! all of them; what came later (state, futures, scratch memory, threads, numbers of devices and runs) is asked for in the runtime's own table.
 //!
 //! The feature `mock` has a module of that name, to test handlers without a runtime.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![deny(missing_docs)]
 
 // The example of the README compiles.
 #[cfg(doctest)]
@@ -59,6 +70,7 @@ mod element;
 mod error;
 pub mod ffi;
 mod future;
+pub mod guide;
 mod handler;
 #[cfg(feature = "mock")]
 pub mod mock;
