@@ -24,6 +24,32 @@ impl Traits {
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
+
+    /// Their bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// These traits and others, as `|` gives them, for constants: `handler!(…, traits = Traits::A.and(Traits::B))`.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    /// Whether all those are among these.
+    #[must_use]
+    pub const fn contains(self, others: Self) -> bool {
+        self.0 & others.0 == others.0
+    }
+}
+
+impl core::ops::BitOr for Traits {
+    type Output = Self;
+
+    fn bitor(self, others: Self) -> Self {
+        self.and(others)
+    }
 }
 
 /// Runs `body` on a call in the EXECUTE stage, or answers the runtime's metadata query: the whole of a handler.

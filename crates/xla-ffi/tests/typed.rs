@@ -370,6 +370,18 @@ fn a_handler_of_a_gpu_gets_the_stream_and_addresses() {
     assert!(text.contains("it was registered for the wrong platform"), "{text}");
 }
 
+fn nothing() {}
+
+handler!(Combined = nothing(), traits = Traits::COMMAND_BUFFER_COMPATIBLE.and(Traits::from_bits(1 << 7)));
+
+#[test]
+fn traits_combine() {
+    assert_eq!(Combined::TRAITS, Traits::from_bits(1 << 7) | Traits::COMMAND_BUFFER_COMPATIBLE);
+    assert_eq!(Combined::TRAITS.bits(), 0b1000_0001);
+    assert!(Combined::TRAITS.contains(Traits::COMMAND_BUFFER_COMPATIBLE) && Combined::TRAITS.contains(Traits::NONE));
+    assert!(!Traits::NONE.contains(Traits::COMMAND_BUFFER_COMPATIBLE));
+}
+
 fn scratch(mut scratch: Scratch<'_>, bytes: u64) -> Result<(), Error> {
     let first = scratch.allocate(64, 16)?;
     let second = scratch.allocate(usize::try_from(bytes).unwrap(), 16)?;
