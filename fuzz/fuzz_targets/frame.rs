@@ -381,7 +381,11 @@ fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut 
         }
         _ => match (bytes, from.data) {
             (Some(bytes), Pointer::Good | Pointer::Fine) => Data { start: memory.bytes(bytes, 64), bytes, is_token },
-            (_, Pointer::Misaligned) => Data { start: memory.bytes(1, 64).wrapping_add(1), bytes: 0, is_token },
+            // Bytes are aligned everywhere, so they must be there.
+            (Some(bytes), Pointer::Misaligned) => Data { start: memory.bytes(bytes + 1, 64).wrapping_add(1), bytes: 0, is_token },
+            (None, Pointer::Misaligned) if width_of(from.dtype) > 1 => {
+                Data { start: memory.bytes(1, 64).wrapping_add(1), bytes: 0, is_token }
+            }
             _ => Data { start: null_mut(), bytes: 0, is_token },
         },
     };
