@@ -87,13 +87,13 @@ pub(crate) unsafe fn check<T: Mirror>(ptr: *const T) -> Result<(), Error> {
 
 #[cold]
 #[inline(never)]
-fn bad_pointer(name: &str, ptr: *const ()) -> Error {
+pub(crate) fn bad_pointer(name: &str, ptr: *const ()) -> Error {
     Error::frame(format_args!("the pointer to {name} is {ptr:p}"))
 }
 
 #[cold]
 #[inline(never)]
-fn too_short(name: &str, struct_size: usize, end: usize) -> Error {
+pub(crate) fn too_short(name: &str, struct_size: usize, end: usize) -> Error {
     Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more"))
 }
 
