@@ -44,7 +44,7 @@ class Row:
 
 GROWTH = "one of 10,000 calls against one of 1,000"
 CHECKS_WHY = (
-    "before it returns, the handler checks that XLA gave each result the memory of its operand; that is some 90 "
+    "before it returns, the handler checks that XLA gave each result the memory of its operand; that is some 70 "
     "instructions, and without them a program that was not aliased would get garbage."
 )
 MARK_WHY = "JAX traces and lowers a marked function as a jitted one of its own, at each call: docs/ordered.md"
