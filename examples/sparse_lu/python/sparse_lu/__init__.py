@@ -4,8 +4,8 @@
 changes the factors in place, `solve` uses them. Put `entangle_jax.ordered` around a program that does both.
 """
 
-from sparse_lu._factors import Factors, Pattern, analyze, factor
-from sparse_lu._native import live
+from sparse_lu._factors import Factors, analyze, factor
+from sparse_lu._native import Pattern, live
 from sparse_lu._solve import free, refactor, solve
 
 __all__ = ["Factors", "Pattern", "analyze", "factor", "free", "live", "refactor", "solve"]

@@ -1,6 +1,6 @@
 """The native module: src/lib.rs."""
 
-from collections.abc import Buffer
+from typing_extensions import Buffer
 
 class Pattern:
     """The structure of a matrix."""

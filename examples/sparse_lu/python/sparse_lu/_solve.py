@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from entangle_jax import reads, writes
 
+from entangle_jax import reads, writes
 from sparse_lu import _targets
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def refactor(token: ArrayLike, values: ArrayLike) -> Array:
         succeeds), a value is not finite, there are more or fewer than the pattern has elements, the factors have
         another dtype, or have been freed.
     """
-    return native_refactor(jnp.asarray(token, jnp.int32), jax.lax.stop_gradient(jnp.asarray(values)))
+    out: Array = native_refactor(jnp.asarray(token, jnp.int32), jax.lax.stop_gradient(jnp.asarray(values)))
+    return out
 
 
 @reads(FACTORS, handle="token")
@@ -75,8 +76,8 @@ def solve(
     Raises:
       ValueError: `trans` or the shape of `b` is another one.
       TypeError: `b` has another dtype than factors can have, or `values` has another dtype than `b`.
-      jax.errors.JaxRuntimeError: when the program runs. Nothing was factorised, `b` does not fit the matrix, the factors
-        have another dtype, or have been freed.
+      jax.errors.JaxRuntimeError: when the program runs. Nothing was factorised, `b` does not fit the matrix, the
+        factors have another dtype, or have been freed.
     """
     if trans not in ("N", "T", "H"):
         raise ValueError(f"sparse_lu.solve: trans is {trans!r}, wanted 'N', 'T' or 'H'")
@@ -88,13 +89,15 @@ def solve(
         values = jnp.asarray(values)
         if values.dtype != b.dtype:
             raise TypeError(f"sparse_lu.solve: the values are {values.dtype} and b is {b.dtype}")
-    return _solve(jnp.asarray(token, jnp.int32), b, values, trans)
+    out: Array = _solve(jnp.asarray(token, jnp.int32), b, values, trans)
+    return out
 
 
 @partial(jax.jit, static_argnames="trans")
 def _solve(token: Array, b: Array, values: Array | None, trans: str) -> Array:
     if trans == "H":  # conj(A).T x = b
-        return _solve(token, b.conj(), values, "T").conj()
+        x: Array = _solve(token, b.conj(), values, "T")
+        return x.conj()
     out: Array = jax.lax.custom_linear_solve(
         partial(_multiply, token, values, transposed=trans == "T"),
         b,
@@ -115,7 +118,7 @@ def _native_solve(token: Array, b: Array, *, transposed: bool) -> Array:
 
 
 def _multiply(token: Array, values: Array | None, x: Array, *, transposed: bool) -> Array:
-    """The matrix times `x`, in JAX: JAX takes the derivative of this with respect to the values, and runs it for nothing else."""
+    """The matrix times `x`, in JAX, which differentiates it with respect to the values and runs it for nothing else."""
     if values is None:
         return x
     rows, columns = _indices(token, values.shape[-1])
