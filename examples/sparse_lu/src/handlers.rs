@@ -64,7 +64,7 @@ fn refactor<T: Stored>(
         return Err(invalid("the values are a scalar, wanted a vector"));
     };
     let nnz = usize::try_from(nnz).unwrap_or(0);
-        let pairs = broadcast(tokens.dims(), batch)?;
+    let pairs = broadcast(tokens.dims(), batch)?;
     let (tokens, values) = (tokens.as_slice(), values.as_slice()); // threads share slices, and no views
     if pairs.len() > tokens.len() {
         return Err(invalid(format!(

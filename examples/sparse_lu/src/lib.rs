@@ -53,7 +53,7 @@ impl Factors {
     /// Makes factors without values, `count` of them, for matrices of one pattern.
     #[new]
     fn new(py: Python<'_>, pattern: &Pattern, dtype: &str, count: usize) -> PyResult<Self> {
-        let made = py.detach(|| {
+        py.detach(|| {
             // If a later one fails, dropping `owner` frees those before it.
             let mut owner = Self(Vec::new());
             for _ in 0..count {
@@ -64,8 +64,7 @@ impl Factors {
                     .push(objects::insert(object).ok_or_else(|| PyOverflowError::new_err("there are no tokens left"))?);
             }
             Ok(owner)
-        });
-        made
+        })
     }
 
     /// The token of each.

@@ -1,11 +1,15 @@
 """The native module: src/lib.rs."""
 
-from typing_extensions import Buffer
+from typing import Any
+
+import numpy as np
+
+Indices = np.ndarray[Any, np.dtype[np.int32]]
 
 class Pattern:
     """The structure of a matrix."""
 
-    def __new__(cls, rows: Buffer, columns: Buffer, n: int) -> Pattern: ...
+    def __new__(cls, rows: Indices, columns: Indices, n: int) -> Pattern: ...
     @property
     def n(self) -> int: ...
     @property
