@@ -1,7 +1,7 @@
 """Times `sparse_lu` beside klujax and scipy's `splu` on the same matrices, and prints the ratios.
 
-A five-point grid and a ladder of resistors; each time is the least of several runs. klujax and sparse_lu refactorise in place;
-`splu` factorises anew, because it has nothing else.
+A five-point grid and a ladder of resistors; each time is the least of several runs. klujax and sparse_lu refactorise in
+place; `splu` factorises anew, because it has nothing else.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Newton's method for the Bratu problem, -u'' - u_yy = c exp(u) on a square, with the Jacobian refactorised in place.
 
 Each step solves twice with one Jacobian (Newton's step, and a chord step with the residual after it), and then
-refactorises for the next one. To XLA the token never changes, so without `ordered` it may refactorise before the solves.
-Exit status 0: `ordered` finds the solution that scipy finds, and the plain program does other steps.
+refactorises for the next one. To XLA the token never changes, so without `ordered` it may refactorise before the
+solves. Exit status 0: `ordered` finds the solution that scipy finds, and the plain program does other steps.
 """
 
 import sys
