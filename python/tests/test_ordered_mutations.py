@@ -198,6 +198,12 @@ def without_operands(ordered):
     pull = writes("queue")(lambda: io_callback(lambda: np.float32(0), SCALAR))
     audited = audit(ordered(lambda x: (x, pull(), pull(), pull())), jnp.float32(1))
     assert not audited.races, str(audited)
+    # XLA keeps what is not marked as a side effect only where something needs its result.
+    seen = []
+    draw = writes("queue")(lambda: jax.pure_callback(lambda: seen.append(1) or np.float32(0), SCALAR))
+    jax.jit(ordered(lambda x: (draw(), draw(), x)[2]))(jnp.float32(1)).block_until_ready()
+    jax.effects_barrier()
+    assert len(seen) == 2
 
 
 def last_write(ordered):
@@ -376,6 +382,7 @@ MUTATIONS = {
     "a loop's end is forgotten": (THE_RULES, "return self._world.left(self._cells, tokens, kept=kept)", "return self._world", "scan"),
     "a call without operands does not wait": (EVALUATE, "*(waits or [jnp.zeros((), jnp.int32)])", "jnp.zeros((), jnp.int32)", "callbacks"),
     "a call without results is not waited for": (EVALUATE, "return outs, world.after(cells, (witness,), kept=step.kept)", "return outs, world", "callbacks"),
+    "a branch's token does not stand for the call in it": (EVALUATE, "*([outs[i] for i in witnesses] or [jnp.ones((), jnp.int32)])", "jnp.ones((), jnp.int32)", "without_operands"),
     "a last write is lost": ("_ordered", "    if unkept:\n", "    if False:\n", "last_write"),
     "a result does not wait for a last write": ("_ordered", "results[i] = entangle(results[i], *writes)", "pass", "last_write"),
     "an unknown handle is another object": (OBJECTS, "    if forwards(eqn):\n", '    if eqn.primitive.name == "dynamic_slice":\n        return [frozenset({(("other", 0), WHOLE)})]\n    if forwards(eqn):\n', "unknown_handle"),
