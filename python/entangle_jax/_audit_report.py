@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 WRITTEN, COMPILED = "as written", "compiled"
 
 _HERE = str(Path(__file__).parent)
-_MAX_LINES = 4
-"""So many lines of a call's stack are shown."""
 
 
 class RaceError(RuntimeError):
@@ -93,7 +91,7 @@ class Call:
         stack = self.own_sources
         # A function in another one by the name that stands at its `def`.
         names = [source.function.rpartition(".<locals>.")[2] for source in stack]
-        told = _stacks.told([source.file for source in stack], _MAX_LINES)
+        told = _stacks.told([source.file for source in stack])
         lines = dict.fromkeys(f"{stack[i]} ({names[i]})" if names[i] else str(stack[i]) for i in told)
         return f"{kind}{self.target} at {', called at '.join(lines) or self.source}"
 

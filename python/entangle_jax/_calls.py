@@ -26,9 +26,6 @@ _private.register_exclusion(__file__)
 _POINTERS = 8
 """An array of up to so many 64-bit integers may be a handle: one factorisation for each of a few matrices."""
 
-_MAX_LINES = 4
-"""So many lines of a call's stack are printed."""
-
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback")
 
 _CALLS = ("jit", "pjit", "closed_call")
@@ -86,7 +83,7 @@ class CallSite:
             none = "not known" if self.targets is None else "none, XLA sees what it does"
             lines.append(f"   native target: {', '.join(self.targets or ()) or none}")
         files = [source.rpartition(":")[0] for source in self.sources]
-        called = "\n      called at ".join(self.sources[i] for i in _stacks.told(files, _MAX_LINES))
+        called = "\n      called at ".join(self.sources[i] for i in _stacks.told(files))
         lines.append(f"   at {called or 'an unknown line'}")
         if self.around:
             lines.append(f"   in the body of {' in '.join(reversed(self.around))}")

@@ -110,7 +110,8 @@ def reads(
       volatile: something outside the program changes what is read, such as a file or a clock. The calls run as often,
         and in the order, that the program says, as those of `writes` do. Reports still list them as reads.
       opaque: the function as a whole is one access. Some functions need it because their native call appears only when
-        they are lowered, such as `lineax.linear_solve`.
+        they are lowered, such as `lineax.linear_solve`. Native calls inside of it run in any order, and what comes
+        later waits only for those from which its results are computed.
 
     Returns:
       A decorator. What it returns takes the arguments of the function, traced or not, and returns what the function
@@ -212,7 +213,7 @@ def _marked(which: str, mark: Mark, handle: str | int | None, fn: Any) -> Any:
 
     @functools.wraps(fn)
     def marked(*args: Any, **kwargs: Any) -> Any:
-        if _private.trace_state_clean() or cast("Any", jax.config).jax_disable_jit:
+        if _just_calls():
             return fn(*args, **kwargs)
         return _trace(name, fn, args, kwargs, _leaves_of(args, kwargs, position, keyword))
 
@@ -261,9 +262,14 @@ def _argument(which: str, fn: Any, handle: str | int) -> tuple[int | None, str |
     )
 
 
+def _just_calls() -> bool:
+    """Whether a marked function is called as it is: outside of a trace, and where jit is disabled."""
+    return _private.trace_state_clean() or cast("Any", jax.config).jax_disable_jit is True
+
+
 def call(mark: Mark, fn: Callable[..., R], handle: Any, /, *args: Any, **kwargs: Any) -> R:
     """Call `fn(handle, *args, **kwargs)` as a function with that mark, whose first argument is the handle."""
-    if _private.trace_state_clean() or cast("Any", jax.config).jax_disable_jit:
+    if _just_calls():
         return fn(handle, *args, **kwargs)
     args = (handle, *args)
     return cast("R", _trace(mark.name(fn), fn, args, kwargs, _leaves_of(args, kwargs, 0, None)))

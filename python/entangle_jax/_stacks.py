@@ -14,7 +14,11 @@ def is_of_a_library(file: str) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
-def told(files: Sequence[str], at_most: int) -> list[int]:
+_MAX_LINES = 4
+"""So many lines of a stack are told."""
+
+
+def told(files: Sequence[str], at_most: int = _MAX_LINES) -> list[int]:
     """The positions to print, of a stack whose innermost file comes first: never none of one's own for a library's.
 
     The innermost line makes the call. The outermost line of a library before one's own first line is what one called.

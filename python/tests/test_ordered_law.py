@@ -21,16 +21,21 @@ def the_same_each_time(test):
     return test if SOAK else seed(f"the law on jax {jax.__version__}")(test)
 
 
-@the_same_each_time
-@settings(max_examples=settings().max_examples if SOAK else 60)
-@given(programs.programs)
-def test_no_random_program_reads_a_wrong_value_or_writes_in_a_wrong_order(program):
+def audit_of_what_runs_right(program):
+    """The audit of the program under `ordered`, whose runs are as its text says."""
     expected = programs.expected(program)
     fn = ordered(programs.function_of(program))
     compiled = jax.jit(fn).lower(*programs.arguments()).compile()
     for _ in range(RUNS):
         assert programs.observed(compiled) == expected
-    report = audit(fn, *programs.arguments())
+    return audit(fn, *programs.arguments())
+
+
+@the_same_each_time
+@settings(max_examples=settings().max_examples if SOAK else 60)
+@given(programs.programs)
+def test_no_random_program_reads_a_wrong_value_or_writes_in_a_wrong_order(program):
+    report = audit_of_what_runs_right(program)
     assert not report.races, str(report)
 
 
@@ -39,12 +44,7 @@ def test_no_random_program_reads_a_wrong_value_or_writes_in_a_wrong_order(progra
 )
 def test_what_random_programs_have_found_is_in_order(program):
     """Reads in a loop inside of a loop, before the write of the next iteration."""
-    expected = programs.expected(program)
-    fn = ordered(programs.function_of(program))
-    compiled = jax.jit(fn).lower(*programs.arguments()).compile()
-    for _ in range(RUNS):
-        assert programs.observed(compiled) == expected
-    assert not [race for race in audit(fn, *programs.arguments()).races if race.first.program == COMPILED]
+    assert not [race for race in audit_of_what_runs_right(program).races if race.first.program == COMPILED]
 
 
 def some_of_class(kind, count):

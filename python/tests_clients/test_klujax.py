@@ -88,15 +88,22 @@ def network():
     return matrices, sources, np.reshape(reference(matrices, sources), (STEPS, STAGES, -1))
 
 
+def factorised(matrices):
+    """The pattern, the values of all matrices, and the analysis and the factorisation of the first.
+
+    The last two own the native memory; the tokens are the numbers in them.
+    """
+    rows, columns = (indices.astype(np.int32) for indices in matrices[0].tocoo().coords)
+    values = np.stack([matrix.data for matrix in matrices])
+    symbolic = klujax.analyze(rows, columns, matrices[0].shape[0])
+    return rows, columns, values, symbolic, klujax.factor(rows, columns, values[0], symbolic)
+
+
 @pytest.fixture(scope="module")
 def arguments():
     """The factorisation, the analysis of the pattern, the pattern, the matrices and the sources."""
     matrices, sources, _ = network()
-    rows, columns = (indices.astype(np.int32) for indices in matrices[0].tocoo().coords)
-    values = np.stack([matrix.data for matrix in matrices])
-    # These objects own the native memory; the tokens are the numbers in them.
-    symbolic = klujax.analyze(rows, columns, matrices[0].shape[0])
-    numeric = klujax.factor(rows, columns, values[0], symbolic)
+    rows, columns, values, symbolic, numeric = factorised(matrices)
     yield (
         jnp.asarray(numeric.as_list(), "uint64"),
         jnp.asarray(symbolic.raw, "uint64"),
@@ -172,11 +179,7 @@ def test_the_list_of_calls_has_the_names_and_the_operands(arguments):
 @pytest.mark.parametrize("program", [unrolled, scanned])
 def test_every_solution_is_that_of_its_own_values(program):
     matrices, sources, expected = network()
-    rows, columns = (indices.astype(np.int32) for indices in matrices[0].tocoo().coords)
-    values = np.stack([matrix.data for matrix in matrices])
-    # These objects own the native memory; the tokens are the numbers in them.
-    symbolic = klujax.analyze(rows, columns, matrices[0].shape[0])
-    numeric = klujax.factor(rows, columns, values[0], symbolic)
+    rows, columns, values, symbolic, numeric = factorised(matrices)
     pattern = rows, columns, jnp.asarray(symbolic.raw, "uint64")
     jitted = jax.jit(program, donate_argnums=0)
     for _ in range(3):
@@ -188,10 +191,7 @@ def test_every_solution_is_that_of_its_own_values(program):
 
 def test_a_batch_is_solved_between_two_factorisations():
     matrices, sources, expected = network()
-    rows, columns = (indices.astype(np.int32) for indices in matrices[0].tocoo().coords)
-    values = np.stack([matrix.data for matrix in matrices])
-    symbolic = klujax.analyze(rows, columns, matrices[0].shape[0])
-    numeric = klujax.factor(rows, columns, values[0], symbolic)
+    rows, columns, values, symbolic, numeric = factorised(matrices)
     raw = jnp.asarray(symbolic.raw, "uint64")
 
     @jax.jit
