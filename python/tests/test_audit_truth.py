@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,7 +208,7 @@ def late(x):
     return x
 
 
-NOISE = np.random.default_rng(0).integers(2**31, size=30_000, dtype=np.int32)
+NOISE = delays.numbers(30_000)
 
 
 def passed_through_a_loop(token, noise, count):

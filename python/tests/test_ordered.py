@@ -6,6 +6,7 @@ import threading
 import warnings
 
 import compiled
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import entangle_jax
 from entangle_jax import Handle, OrderingWarning, audit, ordered, reads, testing, writes
 
-X = np.random.default_rng(0).integers(2**31, size=3_000, dtype=np.int32)
+X = delays.numbers(3_000)
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
 
