@@ -150,12 +150,14 @@ XLA_ENDS = {
     "cuPointerGetAttribute": "XLA checks what memory it copies from",
     "cuEventRecord": "XLA lets go of memory that is still being copied to",
     "cuLaunchHostFunc": "XLA lets go of memory that is still being copied to",
+    "cuStreamWaitEvent": "XLA lets go of memory that is still being copied to",
     "hipSetDevice": "XLA checks that it is on the device",
     "hipModuleGetGlobal": "XLA checks that the constants of a program are there",
     "hipEventRecord": "XLA lets go of memory that is still being copied to",
     "hipLaunchHostFunc": "XLA lets go of memory that is still being copied to",
+    "hipStreamWaitEvent": "XLA lets go of memory that is still being copied to",
 }
-"""It ends the process."""
+"""It ends the process, with a failed check or because memory was written to after it was freed. The reasons are where it happens."""
 
 XLA_IGNORES = {
     "cuStreamWaitEvent": "a stream goes on before another one is ready",
