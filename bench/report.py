@@ -17,16 +17,16 @@ LABELS = {
 TEXT = """\
 # Benchmarks
 
-Every figure is a ratio of two things that were measured in turns, in one run on one machine. To take them anew, in a
-checkout:
+Every figure is a ratio of two measurements, which were taken in turns, in one run on one machine. To measure again, run
+in a checkout:
 
     ci/bench            # all of it; writes this page, benchmarks.json and the plots
     ci/bench --short    # a few minutes; writes nothing, fails on ratios far beyond their limits
 
-It needs a Rust toolchain, Python {python}, a C compiler, and Valgrind for the instruction counts; it makes its own
-environments.
+The script needs a Rust toolchain, Python {python}, a C compiler, and Valgrind for the instruction counts. It makes its
+own environments.
 
-Compared are
+The tables compare
 
 * **entangle**: this project;
 * **published**: entangle-jax 0.1.1 from PyPI, a different project of the same name;
@@ -39,16 +39,16 @@ Compared are
 
 {table}
 
-*Measured* is the median of the ratios of all pairs. Half of them lie in *spread*. The pairs come from up to
-{restarts} starts of the processes, since where the system lays out a process's memory alone moves a ratio by several
-percent. The medians behind them:
+*Measured* is the median of the ratios of all pairs, and *spread* has the middle half of them. The pairs come from up to
+{restarts} starts of the processes, because the place of a process's memory alone changes a ratio by several percent.
+The medians behind the ratios:
 
 {medians}
 
 ## The handler alone
 
-Without XLA around it: instructions of one call as callgrind counts them, and the time by Criterion. There are as many
-witnesses as payload leaves; the handler looks at the payload alone.
+One call without XLA around it: its instructions, which callgrind counted, and its time, which Criterion measured. There
+are as many witnesses as payload leaves; the handler looks only at the payload.
 
 {handler}
 

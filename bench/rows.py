@@ -31,6 +31,8 @@ class Row:
     short: bool = True
     """Whether the short form has it."""
     devices: int = 1
+    alone: bool = False
+    """Whether its processes run nothing else, since what it imports changes jax."""
     unit: str = "s"
     also: tuple[str, ...] = ()
     """Other methods to show beside the two."""
@@ -44,21 +46,25 @@ class Row:
 
 GROWTH = "one of 10,000 calls against one of 1,000"
 CHECKS_WHY = (
-    "before it returns, the handler checks that XLA gave each result the memory of its operand; that is some 90 "
-    "instructions, and without them a program that was not aliased would get garbage."
+    "before the handler returns, it checks that XLA gave each result the memory of its operand. Without these "
+    "some 70 instructions, a program in which XLA did not would return memory that nothing has written."
 )
-MARK_WHY = "JAX traces and lowers a marked function as a jitted one of its own, at each call: docs/ordered.md"
+MARK_WHY = (
+    "a marked function is traced and lowered as a jitted function of its own at each call, since a closure may have "
+    "changed: of what that adds to a short function, more than half is JAX's trace, its equation and its call of the "
+    "lowered function, which equal calls share (docs/ordered.md)."
+)
 
 COMPILE_WHY = (
-    "XLA:CPU looks at each pair of operations for a conflict and removes the edges that others imply "
-    "(`xla::ExecutionGraph`, where the profile has most of the time), so its own time for one operation grows with "
-    "their number, and most of all in one chain: 10,000 calls in one take minutes and more than 15 GB. It is the same "
-    "for the floor, which has no part of this project in it. A loop is compiled once, however often it runs."
+    "XLA:CPU compares each pair of operations, and removes the edges that others imply (`xla::ExecutionGraph`, which "
+    "takes most of the time in a profile). So its time for one operation grows with their number, and most of all in "
+    "one long chain. The floor, which contains no part of this project, takes as long. XLA compiles a loop once, "
+    "however often it runs."
 )
 
 AUDIT_WHY = (
-    "each instruction takes the same work, but what 100,000 of them take, some 100 MB, no longer fits into the "
-    "processor's caches: reading the program (`Module::parse`) takes twice as long for each."
+    "each instruction takes the same work, but a large program no longer fits into the processor's caches, so reading"
+    " it (`Module::parse`) takes longer for each instruction."
 )
 
 ROWS = [
@@ -122,10 +128,21 @@ ROWS = [
             {"marked": 0, "traced": traced},
             sides=("marked", "unmarked"),
             rounds=8,
-            short=not traced,  # far beyond its limit, as the page says
             why=MARK_WHY if traced else "",
         )
         for what, traced, limit in (("outside of `jit`", 0, 1.05), ("traced and lowered", 1, 1.5))
+    ),
+    Row(
+        "the example with klujax, a run of 40 solves",
+        "klu",
+        "entangle",
+        1.05,
+        {"by_hand": 0},
+        {"by_hand": 1},
+        sides=("ordered", "by hand"),
+        seconds=0,
+        rounds=40,
+        alone=True,
     ),
     Row("compile, 1,000 calls", "compilation", "published", 1.1, rounds=4, also=("barrier", "floor")),
     Row(

@@ -22,17 +22,18 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHON
 
 
 class Workers:
-    """The processes that run programs, by method and number of devices, started when first needed."""
+    """The processes that run programs, by method, number of devices and what they import, started when first needed."""
 
     def __init__(self, options):
         self.options = options
         self.processes = {}
         self.versions = {}
 
-    def sample(self, method, devices, **request):
+    def sample(self, method, devices, *, alone=False, **request):
         """One measurement, in the unit that the program measures."""
         side = "published" if method == "published" else "entangle"
-        process = self.processes.get((side, devices))
+        key = (side, devices, request["program"] if alone else "")
+        process = self.processes.get(key)
         if process is None:
             python = self.options.published if side == "published" else sys.executable
             flags = f"--xla_force_host_platform_device_count={devices}"
@@ -40,7 +41,7 @@ class Workers:
                 [python, HERE / "worker.py", self.options.build / "release" / library_name()],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT | {"XLA_FLAGS": flags},
             )  # fmt: skip
-            self.processes[side, devices] = process
+            self.processes[key] = process
             self.versions = json.loads(process.stdout.readline())
         order = "entangle" if method == "published" else method
         process.stdin.write(json.dumps({"order": order, **request}) + "\n")
@@ -71,7 +72,7 @@ def measure_rows(workers, rows, restarts, share):
             if restart >= row.restarts:
                 continue
             say(f"{restart + 1}/{restarts}  {row.measure}: entangle / {row.over}")
-            request = {"program": row.program, "seconds": row.seconds}
+            request = {"program": row.program, "seconds": row.seconds, "alone": row.alone}
             sides = [("entangle", row.sizes), (row.over, row.over_sizes or row.sizes)]
             for turn in range(max(1, int(row.rounds * share))):
                 # In turns, and each goes first every other time.

@@ -13,6 +13,7 @@ import json
 import operator
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -216,6 +217,24 @@ def mark(order, marked, traced, calls=200):
     return run, calls
 
 
+def klu(order, by_hand):
+    """The example with klujax, which switches jax to 64 bits: put in order by hand or by `ordered`."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+    import klu_refactor as example  # noqa: PLC0415 (for a process of its own)
+
+    arguments, objects = example.arrays(*example.circuit())
+    program = functools.partial(example.simulate, order) if by_hand else example.in_order
+    compiled = jax.jit(program).lower(*arguments).compile()
+    arguments = jax.device_put(arguments)
+
+    def run():
+        assert objects  # they own the factorisation
+        jax.block_until_ready(compiled(*arguments))
+
+    run()
+    return run, 1
+
+
 def compilation(order, calls=1_000, chains=1):
     """From StableHLO to machine code. Tracing and lowering are not timed."""
     shape = jax.ShapeDtypeStruct((8,), jnp.float32)
@@ -287,6 +306,7 @@ PROGRAMS = {
         trace_and_lower,
         trace_and_lower_in_order,
         mark,
+        klu,
         compilation,
         residual_bytes,
         auditing,

@@ -100,38 +100,54 @@ def untied(handle: jax.Array, witness: jax.Array) -> jax.Array:
     return handle
 
 
+in_order = ordered(partial(simulate, untied), reads=["solve_with_numeric_f64"], writes=["refactor_and_solve_f64"])
+"""The untied program, told which of klujax's primitives read the factorisation and which change it."""
+
+
+def circuit() -> tuple[list[scipy.sparse.csr_array], np.ndarray]:
+    """The matrix and the sources of each time step."""
+    rng = np.random.default_rng(0)
+    matrices = [ladder(rng) for _ in range(STEPS)]
+    return matrices, rng.normal(size=(STEPS, matrices[0].shape[0]))
+
+
+def arrays(matrices: list[scipy.sparse.csr_array], sources: np.ndarray):
+    """The arguments of `simulate` after `tie`, and klujax's objects.
+
+    The objects own the native memory, so they have to outlive the program; what is entangled is the numbers in them.
+    """
+    rows, columns = (indices.astype(np.int32) for indices in matrices[0].tocoo().coords)
+    values = np.stack([matrix.data for matrix in matrices])
+    symbolic = klujax.analyze(rows, columns, matrices[0].shape[0])
+    numeric = klujax.factor(rows, columns, values[0], symbolic)
+    handles = jax.numpy.asarray(symbolic.raw, "uint64"), jax.numpy.asarray(numeric.as_list(), "uint64")
+    return (rows, columns, values, sources, *handles), (symbolic, numeric)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Refactorise in place, with entangle and without.")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="how often to run each program (default: 5)")
     runs = parser.parse_args().runs
 
-    rng = np.random.default_rng(0)
-    matrices = [ladder(rng) for _ in range(STEPS)]
-    rows, columns = (indices.astype(np.int32) for indices in matrices[0].tocoo().coords)
-    values = np.stack([matrix.data for matrix in matrices])
-    sources = rng.normal(size=(STEPS, matrices[0].shape[0]))
+    matrices, sources = circuit()
     expected = reference(matrices, sources)
-
-    # The objects own the native memory, so they have to outlive the program; what is entangled is the numbers in them.
-    symbolic = klujax.analyze(rows, columns, matrices[0].shape[0])
-    numeric = klujax.factor(rows, columns, values[0], symbolic)
-    handles = jax.numpy.asarray(symbolic.raw, "uint64"), jax.numpy.asarray(numeric.as_list(), "uint64")
+    arguments, (symbolic, numeric) = arrays(matrices, sources)
+    values = arguments[2]
 
     good = warns_of_handle_objects(numeric, jax.numpy.asarray(sources[0]))
     print(f"klujax {importlib.metadata.version('klujax')}, jax {jax.__version__}: {STEPS} refactorisations, ", end="")
     print(f"{len(expected)} solutions of {values.shape[1]:,} nonzeros and {sources.shape[1]:,} unknowns")
     print(f"entangling handle objects, not the numbers in them: {'OrderingWarning, rightly' if good else 'NO WARNING'}")
-    bare = partial(simulate, untied)
     programs = {
-        "untied": bare,
+        "untied": partial(simulate, untied),
         "with entangle": partial(simulate, entangle),
-        "with ordered": ordered(bare, reads=["solve_with_numeric_f64"], writes=["refactor_and_solve_f64"]),
+        "with ordered": in_order,
     }
     for name, program in programs.items():
         wrong = []
         step = jax.jit(program)
         for _ in range(runs):
-            solutions = jax.block_until_ready(step(rows, columns, values, sources, *handles))
+            solutions = jax.block_until_ready(step(*arguments))
             right = (np.allclose(x, y, rtol=1e-9, atol=1e-12) for x, y in zip(solutions, expected, strict=True))
             wrong.append(len(expected) - sum(right))
         print(f"wrong solutions {name}, run by run: {', '.join(map(str, wrong))}")

@@ -13,6 +13,7 @@
 
 #ifdef XLA_FFI_INVOKE_CONTEXT_IS_EXECUTION_CONTEXT
 #define CONTEXT_GET XLA_FFI_ExecutionContext_Get
+#define XLA_FFI_ExecutionStage_RECORD 4  // came with the same version
 #else
 #define CONTEXT_GET XLA_FFI_InvokeContext_Get
 #endif
@@ -139,6 +140,25 @@ int main(void) {
   FIELD(XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
   END(XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
 
+  name = "XLA_FFI_Future_Create_Args";
+  FIELD(XLA_FFI_Future_Create_Args, struct_size);
+  FIELD(XLA_FFI_Future_Create_Args, extension_start);
+  FIELD(XLA_FFI_Future_Create_Args, future);
+  END(XLA_FFI_Future_Create_Args, future);
+
+  name = "XLA_FFI_Future_SetAvailable_Args";
+  FIELD(XLA_FFI_Future_SetAvailable_Args, struct_size);
+  FIELD(XLA_FFI_Future_SetAvailable_Args, extension_start);
+  FIELD(XLA_FFI_Future_SetAvailable_Args, future);
+  END(XLA_FFI_Future_SetAvailable_Args, future);
+
+  name = "XLA_FFI_Future_SetError_Args";
+  FIELD(XLA_FFI_Future_SetError_Args, struct_size);
+  FIELD(XLA_FFI_Future_SetError_Args, extension_start);
+  FIELD(XLA_FFI_Future_SetError_Args, future);
+  FIELD(XLA_FFI_Future_SetError_Args, error);
+  END(XLA_FFI_Future_SetError_Args, error);
+
   name = "XLA_FFI_RunId_Get_Args";
   FIELD(XLA_FFI_RunId_Get_Args, struct_size);
   FIELD(XLA_FFI_RunId_Get_Args, extension_start);
@@ -223,6 +243,7 @@ int main(void) {
   FIELD(XLA_FFI_Api, XLA_FFI_DeviceOrdinal_Get);
   END(XLA_FFI_Api, XLA_FFI_DeviceOrdinal_Get);
 
+  printf("XLA_FFI_CallFrame.future %zu\n", offsetof(XLA_FFI_CallFrame, future));
   printf("sizeof(XLA_FFI_ByteSpan) %zu\n", sizeof(XLA_FFI_ByteSpan));
   printf("XLA_FFI_ByteSpan.len %zu\n", offsetof(XLA_FFI_ByteSpan, len));
   printf("sizeof(XLA_FFI_TypeId) %zu\n", sizeof(XLA_FFI_TypeId));
@@ -236,6 +257,7 @@ int main(void) {
   VALUE(XLA_FFI_ExecutionStage_PREPARE);
   VALUE(XLA_FFI_ExecutionStage_INITIALIZE);
   VALUE(XLA_FFI_ExecutionStage_EXECUTE);
+  printf("XLA_FFI_ExecutionStage_RECORD %d\n", XLA_FFI_ExecutionStage_RECORD);
   VALUE(XLA_FFI_ArgType_BUFFER);
   VALUE(XLA_FFI_RetType_BUFFER);
   VALUE(XLA_FFI_AttrType_ARRAY);

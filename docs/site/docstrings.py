@@ -5,12 +5,14 @@ import textwrap
 
 import griffe
 
-AFTER_COLONS = re.compile(r"(?P<end>[.:]?) ?::\n\n(?P<code>(?: {4}[^\n]*(?:\n|$)|\n)+)")
+AFTER_COLONS = re.compile(r"(?P<text>[^\s:]?) ?::\n\n(?P<code>(?: {4}[^\n]*(?:\n|$)|\n)+)")
 DOCTEST = re.compile(r"^(?P<indent> *)>>>[^\n]*(?:\n(?P=indent)\S[^\n]*)*", re.MULTILINE)
 
 
 def _after_colons(match):
-    return f"{match['end'] or ':'}\n\n```python\n{textwrap.dedent(match['code']).strip()}\n```\n\n"
+    # As in reStructuredText, a paragraph of nothing but the colons disappears.
+    text = match["text"] if match["text"] in ("", ".") else f"{match['text']}:"
+    return f"{text}\n\n```python\n{textwrap.dedent(match['code']).strip()}\n```\n\n"
 
 
 def _doctest(match):

@@ -10,10 +10,15 @@ use core::ffi::{CStr, c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::ptr::null_mut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use xla_ffi::{Arg, Attributes, Complex, Device, Handler, InPlace, Operand, Output, Value, ffi, handler};
+use xla_ffi::{
+    Arg, Attributes, BF16, Complex, Device, DeviceOrdinal, Error, F16, Future, Handler, InPlace, NewState, Operand, Output, Prepared, RunId,
+    Scratch, State, ThreadPool, Token, Value, attributes, ffi, handler,
+};
 
 /// Reads all that typed views and attributes can have, and writes its results.
 fn typed(
@@ -61,8 +66,96 @@ fn change(mut x: InPlace<'_, f32>, others: Vec<InPlace<'_, u8>>, _label: Option<
 
 handler!(Change = change(x, others; label, factor));
 
+attributes! {
+    struct Options {
+        label: Option<String>,
+        factor: Option<f64>,
+        all: Option<Inner>,
+    }
+    struct Inner {
+        factor: Option<Vec<i32>>,
+        label: Option<F16>,
+    }
+}
+
+/// Attributes as all kinds of Rust types, by the names that the input has.
+fn options(y: Option<Output<'_, u8>>, all: Option<Options>, label: Option<&[bool]>, factor: Option<Complex<f32>>) {
+    if let Some(mut y) = y {
+        y.zeroed();
+    }
+    let inner = all.and_then(|all| all.all);
+    std::hint::black_box((inner.and_then(|inner| inner.factor).map(|factor| factor.len()), label.map(<[bool]>::len), factor));
+}
+
+handler!(ReadOptions = options(y; all, label, factor));
+
+#[derive(Debug)]
+/// What a state is made of, of which more than one handler has a reference.
+struct Numbers(Vec<u64>);
+
+fn make(label: Option<String>) -> Result<NewState<Numbers>, Error> {
+    Ok(NewState(Numbers(label.unwrap_or_default().bytes().map(u64::from).collect())))
+}
+
+handler!(Make = make(; label), stage = Instantiate);
+
+fn find(numbers: State<'_, Numbers>, y: Option<Output<'_, u64>>) {
+    if let Some(mut y) = y {
+        y.fill_with(|index| numbers.0.get(index).copied().unwrap_or_default());
+    }
+}
+
+handler!(Find = find(numbers, y; ..));
+
+fn find_prepared(numbers: Prepared<'_, Numbers>) {
+    std::hint::black_box(numbers.0.iter().sum::<u64>());
+}
+
+handler!(FindPrepared = find_prepared(numbers; ..));
+
+fn context(device: DeviceOrdinal, run: RunId, mut memory: Scratch<'_>, pool: ThreadPool<'_>, _: Option<Token<Arg>>) -> Result<(), Error> {
+    std::hint::black_box((device, run, memory.allocate(64, 16)?));
+    std::hint::black_box(memory.allocate(1, 1)).ok();
+    let sum = std::sync::atomic::AtomicUsize::new(0);
+    pool.for_each(5, |index| {
+        sum.fetch_add(index, std::sync::atomic::Ordering::Relaxed);
+    })?;
+    assert_eq!(sum.into_inner(), 10);
+    Ok(())
+}
+
+handler!(Context = context(device, run, memory, pool, token; ..));
+
+fn later<'a>(
+    pool: ThreadPool<'a>,
+    x: Operand<'a, BF16>,
+    rest: Vec<Operand<'a, i16, 1>>,
+    y: Output<'a, BF16>,
+    change: Option<InPlace<'a, u32>>,
+    factor: Option<f64>,
+) -> Future<'a> {
+    Future::new((x, rest, (y, change)), move |mut promise| {
+        let (x, ..) = promise.parameters();
+        if factor.is_some() && x.is_empty() {
+            return;
+        }
+        pool.spawn(move || {
+            promise.fulfil(|(x, rest, (mut y, change))| {
+                assert!(rest.len() < 2, "a panic is an error");
+                if let Some(mut change) = change {
+                    change.iter_mut().for_each(|each| *each = !*each);
+                }
+                y.fill_with(|index| x.get(index).copied().unwrap_or_default());
+                Ok(())
+            });
+        });
+    })
+}
+
+handler!(Later = later(pool, x, rest, y, change; factor, ..));
+
 /// The handlers, and whether they need a stream. The slots of GPUs would pass the stream on to a driver.
-fn handlers() -> [(ffi::Handler, bool); 9] {
+fn handlers() -> [(ffi::Handler, bool); 15] {
     let [entangle, read, write] = entangle_cpu::TARGETS.map(|target| target.handler);
     let [cuda, rocm] = [entangle_cuda::TARGETS, entangle_rocm::TARGETS].map(|[entangle, ..]| entangle);
     [
@@ -75,8 +168,15 @@ fn handlers() -> [(ffi::Handler, bool); 9] {
         (write, false),
         (Typed::FUNCTION, false),
         (Change::FUNCTION, false),
+        (ReadOptions::FUNCTION, false),
+        (Make::FUNCTION, false),
+        (Find::FUNCTION, false),
+        (FindPrepared::FUNCTION, true),
+        (Context::FUNCTION, false),
+        (Later::FUNCTION, false),
     ]
 }
+
 /// The first of them that are `entangle`.
 const PASS_THROUGH: usize = 5;
 
@@ -98,6 +198,28 @@ enum Stream {
     Is(u16),
 }
 
+/// What a function of the runtime does.
+#[derive(Arbitrary, Clone, Copy, Debug, PartialEq)]
+enum Answer {
+    Right,
+    Fine,
+    Fails,
+    /// It gives a null pointer, or a number that cannot be.
+    Nothing,
+    Missing,
+}
+
+/// What the context of a call points to.
+#[derive(Debug)]
+struct Runtime {
+    stream: Stream,
+    answer: Answer,
+    /// The state that a handler has set, and how it is freed.
+    state: Option<(*mut c_void, unsafe extern "C" fn(*mut c_void))>,
+    numbers: Numbers,
+    allocated: usize,
+}
+
 #[derive(Arbitrary, Debug)]
 enum Extension {
     Unknown { size: u8, kind: i8 },
@@ -117,6 +239,14 @@ struct Buffer {
     data: Pointer,
     /// A result that lies where this operand does.
     alias: bool,
+}
+
+impl Buffer {
+    /// Its element type: often one of those that the handlers take.
+    fn dtype(&self) -> i8 {
+        const TAKEN: [i8; 8] = [11, 16, 6, 1, 18, 3, 8, 9];
+        if self.dtype >= 64 { TAKEN[usize::from(self.dtype.unsigned_abs()) % 8] } else { self.dtype }
+    }
 }
 
 #[derive(Arbitrary, Debug)]
@@ -152,6 +282,7 @@ struct Input {
     stage: u8,
     api_size: u16,
     stream: Stream,
+    answer: Answer,
     extensions: Vec<Extension>,
     args: List,
     rets: List,
@@ -234,7 +365,7 @@ fn dimension(byte: u8) -> i64 {
 
 /// How many bytes a buffer has whose elements must be there: `None` if there are too many to be had, or none.
 fn bytes_of(buffer: &Buffer, dims: &[i64]) -> Option<usize> {
-    let width = width_of(buffer.dtype);
+    let width = width_of(buffer.dtype());
     let count = dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(usize::try_from(dim).ok()?))?;
     count.checked_mul(width).filter(|&bytes| bytes <= 4096)
 }
@@ -251,14 +382,18 @@ struct Data {
 fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut c_void, Data) {
     let dims: Vec<i64> = from.dims.iter().take(6).map(|&byte| dimension(byte)).collect();
     let bytes = bytes_of(from, &dims);
-    let is_token = from.dtype == TOKEN;
+    let is_token = from.dtype() == TOKEN;
     let data = match place_of {
         Some(data) if from.alias && bytes.is_some_and(|bytes| bytes <= data.bytes) => {
             Data { start: data.start, bytes: data.bytes, is_token }
         }
         _ => match (bytes, from.data) {
             (Some(bytes), Pointer::Good | Pointer::Fine) => Data { start: memory.bytes(bytes, 64), bytes, is_token },
-            (_, Pointer::Misaligned) => Data { start: memory.bytes(1, 64).wrapping_add(1), bytes: 0, is_token },
+            // Bytes are aligned everywhere, so they must be there.
+            (Some(bytes), Pointer::Misaligned) => Data { start: memory.bytes(bytes + 1, 64).wrapping_add(1), bytes: 0, is_token },
+            (None, Pointer::Misaligned) if width_of(from.dtype()) > 1 => {
+                Data { start: memory.bytes(1, 64).wrapping_add(1), bytes: 0, is_token }
+            }
             _ => Data { start: null_mut(), bytes: 0, is_token },
         },
     };
@@ -274,7 +409,7 @@ fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut 
     let struct_size = size_near(from.size, ffi::Buffer::END);
     let mut value = ffi::Buffer::new();
     value.struct_size = struct_size;
-    value.dtype = from.dtype.into();
+    value.dtype = from.dtype().into();
     value.data = data.start.cast();
     value.rank = rank;
     value.dims = damaged(list, from.dims_pointer);
@@ -402,14 +537,115 @@ unsafe extern "C" fn error_destroy(args: *mut ffi::ErrorDestroyArgs) {
 }
 
 unsafe extern "C" fn stream_get(args: *mut ffi::StreamGetArgs) -> *mut ffi::Error {
-    // SAFETY: the handler passes a complete struct, with the context, which is the `Stream` of the input.
-    match unsafe { &*(*args).ctx.cast::<Stream>() } {
+    // SAFETY: the handler passes a complete struct, with the context.
+    match unsafe { &(*(*args).ctx.cast::<Runtime>()).stream } {
         Stream::Missing | Stream::NoFunction => {}
         // SAFETY: as above.
         Stream::Is(stream) => unsafe { (*args).stream = usize::from(*stream) as *mut c_void },
         Stream::Fails => return 24 as *mut ffi::Error,
         Stream::FailsWithoutWords => return 32 as *mut ffi::Error,
     }
+    null_mut()
+}
+
+/// Declares functions of the runtime that do what the input says: an error, or what `right` does, which is told whether to give nothing.
+macro_rules! answers {
+    ($($name:ident($args:ident: $type:ident, $runtime:ident, $nothing:ident) $right:block)*) => {
+        $(unsafe extern "C" fn $name($args: *mut ffi::$type) -> *mut ffi::Error {
+            // SAFETY: the handler passes a complete struct, with the context.
+            let $runtime = unsafe { &mut *(*$args).ctx.cast::<Runtime>() };
+            if $runtime.answer == Answer::Fails {
+                return 24 as *mut ffi::Error;
+            }
+            let $nothing = $runtime.answer == Answer::Nothing;
+            $right
+            null_mut()
+        })*
+    };
+}
+
+/// What frees the objects of each type: its number is the position, counted from 1.
+static TYPES: Mutex<Vec<unsafe extern "C" fn(*mut c_void)>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn type_register(args: *mut ffi::TypeRegisterArgs) -> *mut ffi::Error {
+    let mut types = TYPES.lock().unwrap();
+    // SAFETY: the handler passes complete structs; a type that it registers has a function that frees it.
+    types.push(unsafe { (*(*args).type_info).deleter }.unwrap());
+    // SAFETY: as above.
+    unsafe { (*(*args).type_id).type_id = types.len() as i64 };
+    null_mut()
+}
+
+answers! {
+    state_set(args: StateSetArgs, runtime, _nothing) {
+        // SAFETY: the handler passes complete structs.
+        let (id, state) = unsafe { ((*(*args).type_id).type_id, (*args).state) };
+        runtime.state = Some((state, TYPES.lock().unwrap()[id as usize - 1]));
+    }
+    // All states are `Numbers`.
+    state_get(args: StateGetArgs, runtime, nothing) {
+        let numbers: *mut c_void = (&raw mut runtime.numbers).cast();
+        // SAFETY: the handler passes a complete struct.
+        unsafe { (*args).state = if nothing { null_mut() } else { numbers } };
+    }
+    device_memory_allocate(args: DeviceMemoryAllocateArgs, runtime, _nothing) {
+        runtime.allocated += 1;
+        // SAFETY: as above.
+        unsafe { (*args).data = (64 * runtime.allocated) as *mut c_void };
+    }
+    device_memory_free(args: DeviceMemoryFreeArgs, runtime, _nothing) {
+        // SAFETY: as above.
+        assert!(unsafe { (*args).data } as usize <= 128);
+        runtime.allocated -= 1;
+    }
+    thread_pool_schedule(args: ThreadPoolScheduleArgs, _runtime, _nothing) {
+        // SAFETY: the handler says that the task can be called with this, once.
+        unsafe { ((*args).task.unwrap())((*args).data) };
+    }
+    thread_pool_num_threads(args: ThreadPoolNumThreadsArgs, _runtime, nothing) {
+        // SAFETY: as above.
+        unsafe { *(*args).num_threads = if nothing { -3 } else { 2 } };
+    }
+    run_id_get(args: RunIdGetArgs, _runtime, _nothing) {
+        // SAFETY: as above.
+        unsafe { (*args).run_id = 9 };
+    }
+    device_ordinal_get(args: DeviceOrdinalGetArgs, _runtime, _nothing) {
+        // SAFETY: as above.
+        unsafe { (*args).device_ordinal = -1 };
+    }
+}
+
+const FUTURE: usize = 40;
+
+/// How many futures were completed.
+static COMPLETED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn future_create(args: *mut ffi::FutureCreateArgs) -> *mut ffi::Error {
+    // SAFETY: the handler passes a complete struct.
+    unsafe { (*args).future = FUTURE as *mut ffi::Future };
+    null_mut()
+}
+
+unsafe extern "C" fn no_future(_: *mut ffi::FutureCreateArgs) -> *mut ffi::Error {
+    null_mut()
+}
+
+unsafe extern "C" fn future_fails(_: *mut ffi::FutureCreateArgs) -> *mut ffi::Error {
+    24 as *mut ffi::Error
+}
+
+unsafe extern "C" fn future_set_available(args: *mut ffi::FutureSetAvailableArgs) -> *mut ffi::Error {
+    // SAFETY: the handler passes a complete struct.
+    assert_eq!(unsafe { (*args).future } as usize, FUTURE);
+    COMPLETED.fetch_add(1, Ordering::Relaxed);
+    null_mut()
+}
+
+unsafe extern "C" fn future_set_error(args: *mut ffi::FutureSetErrorArgs) -> *mut ffi::Error {
+    // SAFETY: the handler passes a complete struct, with an error that it has made.
+    assert_eq!(unsafe { ((*args).future as usize, (*args).error as usize) }, (FUTURE, 16));
+    COMPLETED.fetch_add(1, Ordering::Relaxed);
     null_mut()
 }
 
@@ -472,16 +708,37 @@ fuzz_target!(|input: Input| {
     api.error_get_details = Some(error_get_details);
     api.error_destroy = Some(error_destroy);
     api.stream_get = (!matches!(input.stream, Stream::NoFunction)).then_some(stream_get);
+    let answer = input.answer;
+    if answer != Answer::Missing {
+        api.type_register = Some(type_register);
+        api.state_set = Some(state_set);
+        api.state_get = Some(state_get);
+        api.device_memory_allocate = Some(device_memory_allocate);
+        api.device_memory_free = Some(device_memory_free);
+        api.thread_pool_schedule = Some(thread_pool_schedule);
+        api.thread_pool_num_threads = Some(thread_pool_num_threads);
+        api.run_id_get = Some(run_id_get);
+        api.device_ordinal_get = Some(device_ordinal_get);
+        api.future_set_available = Some(future_set_available);
+        api.future_set_error = Some(future_set_error);
+        api.future_create = Some(match answer {
+            Answer::Fails => future_fails,
+            Answer::Nothing => no_future,
+            _ => future_create,
+        });
+    }
+    let has_futures = api_size >= offset_of!(ffi::Api, future_create) + size_of::<usize>();
     let api = memory.partly(api, api_size);
-    let mut stream = input.stream;
+    let numbers = Numbers(vec![1, 2, 3]);
+    let mut runtime = Runtime { stream: input.stream, answer, state: None, numbers, allocated: 0 };
     let frame_size =
         size_near(input.frame_size, ffi::CallFrame::END).max(offset_of!(ffi::CallFrame, api) + size_of::<usize>());
-    let stage = if input.stage < 200 { ffi::STAGE_EXECUTE } else { c_int::from(input.stage) - 202 };
+    let stage = if input.stage < 200 { ffi::STAGE_EXECUTE } else { c_int::from(input.stage % 8) - 2 };
     let mut frame = ffi::CallFrame::new();
     frame.struct_size = frame_size;
     frame.extension_start = extension;
     frame.api = api;
-    frame.ctx = (&raw mut stream).cast();
+    frame.ctx = (&raw mut runtime).cast();
     frame.stage = stage;
     frame.args.struct_size = size_near(input.args.size_of_struct, ffi::Args::END);
     frame.args.size = args_len;
@@ -492,11 +749,34 @@ fuzz_target!(|input: Input| {
     frame.rets.types = ret_types;
     frame.rets.items = ret_items;
     frame.attrs = attributes;
-    let frame = memory.partly(frame, frame_size);
+    // The place of the future is behind what the size counts, where the runtime makes futures.
+    let frame = if has_futures {
+        let start = memory.bytes(frame_size.clamp(ffi::FUTURE_OFFSET, size_of::<ffi::CallFrame>()) + size_of::<usize>(), 8);
+        // SAFETY: there are as many bytes, and the future, which is null, behind them.
+        unsafe { core::ptr::copy_nonoverlapping((&raw const frame).cast(), start, frame_size.min(size_of::<ffi::CallFrame>())) };
+        start.cast()
+    } else {
+        memory.partly(frame, frame_size)
+    };
+    COMPLETED.store(0, Ordering::Relaxed);
 
     // SAFETY: each struct is as long as its size says or as long as it can be, each list as its count says; only the frames
     // that the handlers may end the process for are left out.
     let error = unsafe { handler(frame) };
+
+    if has_futures {
+        // SAFETY: see above.
+        let future = unsafe { frame.byte_add(ffi::FUTURE_OFFSET).cast::<*mut ffi::Future>().read() } as usize;
+        assert!(future == 0 || (future == FUTURE && error.is_null()));
+        assert_eq!(COMPLETED.load(Ordering::Relaxed), future / FUTURE, "a future is completed once");
+    }
+    if let Some((state, deleter)) = runtime.state.take() {
+        // SAFETY: the handler has set it to be freed by this.
+        unsafe { deleter(state) };
+    }
+    if answer != Answer::Fails {
+        assert_eq!(runtime.allocated, 0, "scratch memory is freed");
+    }
 
     // SAFETY: none of the handlers frees it.
     let answered = !metadata.is_null() && unsafe { (*metadata).traits } != u32::MAX;
@@ -510,7 +790,7 @@ fuzz_target!(|input: Input| {
             // Success says that the results are in place: then everything must have been in order.
             assert_eq!(stage, ffi::STAGE_EXECUTE);
             assert!(0 < rets_len && rets_len <= args_len);
-            assert!(!on_gpu || matches!(stream, Stream::Is(1..)));
+            assert!(!on_gpu || matches!(runtime.stream, Stream::Is(1..)));
             for (operand, result) in operands.iter().zip(&results) {
                 assert!(operand.start == result.start || result.bytes == 0 || result.is_token);
             }

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 
 from entangle_jax import _audit_arguments, _audit_marks, _audit_races, _audit_targets, _native, _private
+from entangle_jax import _calls as _calls_of_trace
 from entangle_jax._audit_report import (
     COMPILED,
     WRITTEN,
@@ -50,7 +51,7 @@ from entangle_jax._audit_report import (
 from entangle_jax._audit_targets import TargetSpec, TargetSpecs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = [
     "COMPILED",
@@ -80,7 +81,7 @@ def audit(
     same: Sequence[Sequence[int]] | None = None,
     **kwargs: Any,
 ) -> Report:
-    """Prove from the compiled program that native calls are ordered, and show what that cost.
+    """Prove from the compiled program that native calls are ordered, and show what `entangle` cost.
 
     >>> import jax
     >>> from entangle_jax import audit, entangle, testing
@@ -92,42 +93,46 @@ def audit(
     >>> report.races
     ()
 
-    **What is proven.** Two calls are ordered if in every run the second one needs a value that the first one had a part
-    in: whichever branch is taken, however often a loop runs. A schedule, the order of lines, and control edges are no
-    proof: the CPU runtime goes by data alone. Two calls race if both touch the same object, at least one changes it,
-    and neither is ordered after the other; calls of one loop body are compared with those of later iterations too.
+    **What is proven.** Two calls are ordered if, in every run, the second one needs a value that was computed from a
+    result of the first one, whichever branch is taken and however often a loop runs. A schedule, the order of lines,
+    and control edges prove nothing, because the CPU runtime follows the data alone. Two calls race if both use the same
+    object, at least one changes it, and neither is ordered after the other. The audit also compares a call in a loop's
+    body with the calls of later iterations.
 
-    **What is taken for the same object.** The value of the handle is followed backwards through `entangle`, copies,
-    loop carries, branches, and the tokens that writes return, to where it comes from. It is an argument, or a fixed
-    element of one, that was passed on unchanged; or constants that were passed on unchanged; or anything: whatever is
-    computed, and what a native call returned whose target is not given, may be any object. Elements of one array at
-    indices that are not known, or of an array whose elements were moved, are the same object. Equal constants are the
-    same; different arguments, different constants and elements at different known indices are different ones. The token
-    and the fence of an argument that is a `Handle` are one object.
+    **Which object a call uses.** The audit follows the value of the handle backwards through `entangle`, copies, loop
+    carries, branches, and the tokens that writes return. It ends at an argument, or a fixed element of one, that was
+    passed on unchanged; or at a constant; or at anything else, such as a computation, or a native call that was not
+    named, which may give any object. Elements of one array at unknown indices, or of an array whose elements were
+    moved, may be the same object. Equal constants are the same object. Different arguments, different constants, and
+    elements at different known indices are different objects. The token and the fence of a `Handle` are one object.
 
-    **What is not proven.** That what was taken for different objects are different ones: `Report.objects` lists them,
-    and a resource makes one object of them. Anything about native calls whose targets are not given. What a native call
-    does with an object that it reaches otherwise than through its handle.
+    **What is not proven.** That objects which the audit assumed to be different are different: `Report.objects` lists
+    them, and a resource makes one object of them. Anything about native calls that were not named. What a native call
+    does with an object that it reaches in another way than through its handle.
 
     Args:
       fn: a function, jitted or not, which is lowered and compiled for the arguments; or a `jax.stages.Lowered`; or a
-        `jax.stages.Compiled`, of which the program as written is not known any more.
+        `jax.stages.Compiled`, for which only the compiled program is known.
       *args: its arguments, or `jax.ShapeDtypeStruct`s like them.
-      reads: the native targets that use an object: names, or pairs of a name and what says which object it is: the
-        operand (or operands) that hold its handle, `()` if all calls of the target touch one object, or the name of an
-        attribute that names the object. A bare name means operand 0; for a call without operands, or a callback into
-        Python, it means any object. Or a dictionary of resources, `{"scene": ["render"]}`: the targets that touch
-        each. All calls of one resource touch one object, unless an operand or attribute tells its objects apart; those
-        of two resources never touch the same one.
+      reads: the native targets that use an object. Calls in functions that are marked with `entangle_jax.reads`, and
+        calls through a `Handle`, need not be named. Each target is a name, or a pair of a name and what says which
+        object it is: the operand (or operands) that holds the handle, `()` if all calls of the target use one object,
+        or the name of an attribute that names the object. A name alone means operand 0; for a call without operands, or
+        a Python callback, it means any object. A dictionary gives resources, `{"scene": ["render"]}`, and the
+        targets that use each. All calls of one resource use one object, unless an operand or attribute tells its
+        objects apart. Calls of two resources never use the same object.
       writes: the native targets that change an object, likewise.
       same: groups of arguments of the program, by their numbers from 0, that are one object. The audit knows which two
-        are the token and the fence of a `Handle`, but not if another library hands their leaves to jax one by one: the
-        report says so, and is no proof. `()` says that all of them are different objects.
+        are the token and the fence of a `Handle`, unless another library passes their leaves to jax one by one. Then
+        the report says so, and proves nothing. `()` says that all arguments are different objects.
       **kwargs: its keyword arguments.
 
+    Returns:
+      The report.
+
     Raises:
-      TypeError: `fn` is none of these, or comes with its arguments and others; or a target is neither a name nor a
-        pair.
+      TypeError: `fn` is none of these; or it has its arguments already, and others are given; or a target is neither
+        a name nor a pair.
       ValueError: a target is neither called nor registered; there are reads and no writes; a call does not have the
         operand or attribute; or the program cannot be read.
     """
@@ -138,11 +143,11 @@ def audit(
             f"entangle_jax.audit: got a jax.stages.{type(given).__name__}, which has its arguments already, and "
             "others: leave them out, or pass the function."
         )
-    traced: _audit_marks.Traced | None = None
+    jaxpr = None
     if given is not None:
         wrapper = fn
     else:
-        wrapper, traced = _lower(fn, args, kwargs)
+        wrapper, jaxpr = _lower(fn, args, kwargs)
     stage = given or _stage(wrapper)
     if isinstance(stage, jax.stages.Compiled):
         programs = {COMPILED: _optimized(stage)}
@@ -159,9 +164,17 @@ def audit(
     )
     if handles is not None:
         same = [*handles, *(same or ())]
-    marked = _audit_marks.Marked(programs, traced)
+    marked = _audit_marks.Marked(programs, _audit_marks.Traced.of(jaxpr) if jaxpr is not None else None)
     accesses = marked.accesses(_named(reads, writes))
-    report = functools.partial(audit_programs, programs, reads, writes, same=same, pair_by_name=handles is None)
+    report = functools.partial(
+        audit_programs,
+        programs,
+        reads,
+        writes,
+        same=same,
+        pair_by_name=handles is None,
+        named=lambda: _calls_of_trace.named(jaxpr) if jaxpr is not None else (),
+    )
     found = report(accesses=accesses)
     # A call that stands for others does what they did too.
     if merged := marked.of_merged(found, COMPILED):
@@ -225,6 +238,7 @@ def audit_programs(
     same: Sequence[Sequence[int]] | None = None,
     pair_by_name: bool = True,
     called_elsewhere: Iterable[str] = (),
+    named: Callable[[], Sequence[_calls_of_trace.Named]] = tuple,
 ) -> Report:
     """The report on serialized programs: `"as written"`, `"compiled"`, or both of one module.
 
@@ -236,6 +250,7 @@ def audit_programs(
       same: groups of arguments, by their numbers in the program, that are one object; None if that is not known.
       pair_by_name: the names of the arguments say too which two are a `Handle`; false if `same` says it all.
       called_elsewhere: targets that other programs call, so that they are known not to be misspelt.
+      named: the calls of the trace by the names that `ordered` knows; asked for if there is something to mend.
     """
     given = _audit_targets.accesses(reads, writes)
     groups = [list(group) for group in same or ()]
@@ -246,7 +261,7 @@ def audit_programs(
     called = {target for one in audits.values() for target in one.targets}
     _audit_targets.expect_known(given, called | set(called_elsewhere))
     calls = {program: _calls(program, one) for program, one in audits.items()}
-    races, more = _audit_races.races(audits[list(audits)[-1]].module, audits, calls)
+    races, more = _audit_races.races(audits[list(audits)[-1]].module, audits, calls, named)
     lost: tuple[Lost, ...] = ()
     moved: tuple[Moved, ...] = ()
     if len(audits) == 2:
@@ -269,7 +284,8 @@ def audit_programs(
     )
 
 
-def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, _audit_marks.Traced | None]:
+def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """The lowered function, and its jaxpr if that is known."""
     if not callable(fn):
         remedy = "; for XLA's dump files: `python -m entangle_jax audit FILE`" if isinstance(fn, str | Path) else ""
         raise TypeError(
@@ -286,7 +302,7 @@ def _lower(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
         if not hasattr(function, "trace"):
             return function.lower(*args, **kwargs), None
         of_jax = function.trace(*args, **kwargs)
-        return of_jax.lower(), _audit_marks.Traced.of(of_jax.jaxpr)
+        return of_jax.lower(), of_jax.jaxpr
 
 
 def _unoptimized(lowered: jax.stages.Lowered) -> bytes:

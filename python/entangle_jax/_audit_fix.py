@@ -6,17 +6,19 @@ it goes; and one that threads nothing is told to leave the order to `ordered`.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from entangle_jax import _marks
+from entangle_jax import _marks, _stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from entangle_jax._audit_report import Call, Source
+    from entangle_jax._calls import Named
 
 _MARK = re.compile(rf"\b{_marks.PREFIX}:[^/()]*:[^/()]*:[^/()]*")
 """The name of a marked function in that of a call."""
@@ -27,13 +29,23 @@ _PRIMITIVE = re.compile(r"[A-Za-z_]\w*")
 class Words:
     """How to say it for one program."""
 
-    def __init__(self, module: str, calls: Sequence[Call]) -> None:
-        """`calls`: those of the program as written if it is known, in its order."""
+    def __init__(
+        self,
+        module: str,
+        calls: Sequence[Call],
+        races: Sequence[tuple[Call, Call]],
+        named: Callable[[], Sequence[Named]],
+    ) -> None:
+        """`calls` and `races`: those of the program as written if it is known, in its order.
+
+        `named` gives the calls of the trace by the names that `ordered` knows.
+        """
         name = module.removeprefix("jit_")
         self._function = name if name.isidentifier() and not name.startswith("_") else "fn"
         self._accesses = [call for call in calls if call.kind in {"read", "write"}]
         self._entangles = any(call.kind == "entangle" and _is_of_the_user(call) for call in calls)
-        self._ordered = self._of_ordered()
+        self._races = races
+        self._named = named
 
     def fix(self, first: Call, second: Call, loop: str | None) -> str:
         """The fix for `second`, in later iterations of `loop` if there is one, racing with `first`."""
@@ -43,17 +55,32 @@ class Words:
             return _of_entangle(first, second, loop)
         return self._ordered
 
-    def _of_ordered(self) -> str:
+    @functools.cached_property
+    def _ordered(self) -> str:
         fn = self._function
         unmarked = [call for call in self._accesses if marked_function(call) is None]
         if not unmarked:
-            names = " and ".join(dict.fromkeys(f"`{marked_function(call)}`" for call in self._accesses))
-            return f"`{fn} = ordered({fn})` runs {names}, which are marked, in the order of the text"
+            names = list(dict.fromkeys(f"`{marked_function(call)}`" for call in self._accesses))
+            are = "are" if len(names) > 1 else "is"
+            return f"`{fn} = ordered({fn})` runs {' and '.join(names)}, which {are} marked, in the order of the text"
+        trace, resources = self._named(), self._resources_of_unmarked()
         named = []
         for kind in ("read", "write"):
-            of_kind = dict.fromkeys(_name_in_a_trace(call) for call in unmarked if call.kind == kind)
-            named += [f"{kind}s=[{', '.join(map(_quoted, of_kind))}]"] if of_kind else []
+            of_kind = dict.fromkeys(name for call in unmarked if call.kind == kind for name in _names(call, trace))
+            listed = f"[{', '.join(map(_quoted, of_kind))}]"
+            if resources:
+                listed = "{" + ", ".join(f"{_quoted(resource)}: {listed}" for resource in resources) + "}"
+            named += [f"{kind}s={listed}"] if of_kind else []
         return f"`{fn} = ordered({fn}, {', '.join(named)})` runs these calls in the order of the text"
+
+    def _resources_of_unmarked(self) -> list[str]:
+        """The resources of marked calls that unmarked ones race with: what is named without one is another object."""
+        found = []
+        for pair in self._races:
+            marks = [[mark for _, mark in _marks_around(call) if mark.resource != _marks.OF_HANDLES] for call in pair]
+            if not all(marks):
+                found += [mark.resource for those in marks for mark in those]
+        return list(dict.fromkeys(found))
 
 
 def access_of(call: Call) -> str | None:
@@ -77,17 +104,28 @@ def _marks_around(call: Call) -> list[tuple[str, _marks.Mark]]:
 def _is_of_the_user(call: Call) -> bool:
     """Whether a call of `entangle` is in the program's text.
 
-    Those that `ordered` and `Handle` add have the lines of what they order.
+    Those that `ordered` and `Handle` add have the lines of what they order, and those of a library are none to mend.
     """
+    if call.own_sources and _stacks.is_of_a_library(call.own_sources[0].file):
+        return False
     lines = [linecache.getline(source.file, source.line) for source in call.sources]
     return not any(lines) or any("entangle" in line for line in lines)
 
 
-def _name_in_a_trace(call: Call) -> str:
-    """What `ordered` knows the call by: its native target, or the primitive that lowers to it."""
+def _names(call: Call, trace: Sequence[Named]) -> list[str]:
+    """What `ordered` knows the call by: its native target, or the primitive that lowers to it.
+
+    The trace says which; where it is not known, JAX's name for the call has to do. A solver that is traced when it is
+    lowered is known by the primitive alone.
+    """
+    may_be = [one for one in trace if one.may_become(call.target)]
+    line = (call.source.file, call.source.line)
+    at_its_line = [one for one in may_be if one.line == line]
+    if may_be:
+        return list(dict.fromkeys(one.name for one in at_its_line or may_be))
     last = call.op_name.rpartition("/")[2]
     is_primitive = _PRIMITIVE.fullmatch(last) and last not in {"ffi_call", "custom_call"}
-    return last if is_primitive else call.target
+    return [last if is_primitive else call.target]
 
 
 def _of_handles(first: Call, second: Call, loop: str | None) -> str:

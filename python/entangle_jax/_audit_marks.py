@@ -158,7 +158,15 @@ class Marked:
 
     def unused(self) -> tuple[str, ...]:
         """The marks whose calls, as far as the trace has them, are in no program. `accesses` comes first."""
-        gone = () if self._traced is None else self._traced.handles.keys() - self._seen
+        if self._traced is None:
+            return ()
+        # Which calls a primitive that is not of JAX becomes, the trace does not say.
+        seen = {name for name, _ in self._seen}
+        gone = [
+            (name, target)
+            for name, target in self._traced.handles.keys() - self._seen
+            if target is not _ANY or name not in seen
+        ]
         return tuple(sorted({f"{_marks.parse(name)} {_marks.function_of(name)}" for name, _ in gone}))
 
     def only_read(self) -> tuple[str, ...]:
@@ -202,6 +210,6 @@ def _access(name: str, target: str, instruction: str, operands: list[int] | None
     mark = _marks.parse(name)
     assert mark is not None
     where: dict[str, Any] = {"whole": True} if operands is None else {"operands": operands}
-    return _native.Access(
-        writes=mark.orders_as_a_write, target=target, name=instruction, resource=mark.resource, **where
-    )
+    # What a `Handle` holds is the same object as where a target that is named without a resource is given it.
+    resource = None if mark.resource == _marks.OF_HANDLES else mark.resource
+    return _native.Access(writes=mark.orders_as_a_write, target=target, name=instruction, resource=resource, **where)

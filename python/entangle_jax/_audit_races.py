@@ -13,9 +13,9 @@ from entangle_jax import _audit_fix
 from entangle_jax._audit_report import COMPILED, WRITTEN, Call, Race, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from entangle_jax import _native
+    from entangle_jax import _calls, _native
 
 _MAX_CALLS = 1_024
 """Among more racing calls than this it is not looked for those that follow from others."""
@@ -88,11 +88,16 @@ def where_they_part(a: Call, b: Call) -> tuple[Source | None, Source | None]:
 
 
 def races(
-    module: str, audits: Mapping[str, _native.Audit], calls: Mapping[str, Sequence[Call]]
+    module: str,
+    audits: Mapping[str, _native.Audit],
+    calls: Mapping[str, Sequence[Call]],
+    named: Callable[[], Sequence[_calls.Named]],
 ) -> tuple[tuple[Race, ...], int]:
-    """The races of all programs, and how many more there are. One that is in two programs is told once."""
+    """The races of all programs, and how many more there are. One that is in two programs is told once.
+
+    `named` gives the calls of the trace, as far as it is known.
+    """
     order = Order(audits, calls)
-    words = _audit_fix.Words(module, sorted(next(iter(calls.values())), key=order.position))
     merged: dict[object, dict[str, _Found]] = {}
     more = 0
     for program, audit in audits.items():
@@ -107,6 +112,8 @@ def races(
         program: _needed([those[program] for those in merged.values() if program in those], audit, calls[program])
         for program, audit in audits.items()
     }
+    pairs = [(order.origin(one.first), order.origin(one.second)) for those in merged.values() for one in those.values()]
+    words = _audit_fix.Words(module, sorted(next(iter(calls.values())), key=order.position), pairs, named)
     listed = []
     for those in merged.values():
         first_seen = next(iter(those))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entangle_jax import _audit_text, _native
+from entangle_jax import _audit_text, _native, _stacks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +19,11 @@ WRITTEN, COMPILED = "as written", "compiled"
 
 _HERE = str(Path(__file__).parent)
 _MAX_LINES = 4
-"""So many lines of a call's stack are shown: enough to get out of a wrapper."""
+"""So many lines of a call's stack are shown."""
 
 
 class RaceError(RuntimeError):
-    """Native calls that touch the same object are not ordered by data. The report says which.
+    """Native calls that use the same object are not ordered by data. The message is the report, which says which ones.
 
     Examples:
       >>> from entangle_jax import RaceError, audit, testing
@@ -52,13 +52,9 @@ class Source:
         return f"{self.file}:{self.line}" if self.file else "an unknown line"
 
 
-def _is_of_a_library(source: Source) -> bool:
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(source.file).parts)
-
-
 @dataclass(frozen=True)
 class Call:
-    """A native call at one place of a program: a function called twice counts twice, a loop's body once."""
+    """A native call at one place of a program. A function that is called twice makes two; a loop's body makes one."""
 
     program: str
     """`"as written"` or `"compiled"`."""
@@ -76,7 +72,7 @@ class Call:
     op_name: str
     """JAX's name for it, with the transformations and `jax.named_scope`s around it."""
     handles: tuple[str, ...]
-    """The names of the objects it touches: the values that stand for them, or their resource."""
+    """The names of the objects that it uses: the values that stand for them, or their resource."""
 
     @property
     def source(self) -> Source:
@@ -87,21 +83,24 @@ class Call:
     def own_sources(self) -> tuple[Source, ...]:
         """Those of the program: without what led to the call of `audit`, and without the wrapper of a library there."""
         inner = list(itertools.takewhile(lambda source: not source.file.startswith(_HERE), self.sources))
-        while len(inner) < len(self.sources) and len(inner) > 1 and _is_of_a_library(inner[-1]):
+        while len(inner) < len(self.sources) and len(inner) > 1 and _stacks.is_of_a_library(inner[-1].file):
             inner.pop()
         return tuple(inner)
 
     def __str__(self) -> str:
         """What it does, which target, and where: the innermost line, and the lines that led there."""
         kind = "" if self.kind == self.target else f"{self.kind} "
-        lines = [f"{source} ({source.function})" if source.function else str(source) for source in self.own_sources]
-        lines = list(dict.fromkeys(lines))
-        return f"{kind}{self.target} at {', called at '.join(lines[:_MAX_LINES]) or self.source}"
+        stack = self.own_sources
+        # A function in another one by the name that stands at its `def`.
+        names = [source.function.rpartition(".<locals>.")[2] for source in stack]
+        told = _stacks.told([source.file for source in stack], _MAX_LINES)
+        lines = dict.fromkeys(f"{stack[i]} ({names[i]})" if names[i] else str(stack[i]) for i in told)
+        return f"{kind}{self.target} at {', called at '.join(lines) or self.source}"
 
 
 @dataclass(frozen=True)
 class Object:
-    """Something that native calls of one program touch."""
+    """Something that native calls of one program use."""
 
     program: str
     """`"as written"` or `"compiled"`."""
@@ -110,12 +109,12 @@ class Object:
     readers: tuple[Call, ...]
     writers: tuple[Call, ...]
     may_be: tuple[str, ...]
-    """Other objects of the program that may be this one. It was taken for different from all that are not named."""
+    """Other objects of the program that may be this one. The audit assumed that all others are different objects."""
 
 
 @dataclass(frozen=True)
 class Race:
-    """Two calls that touch the same object, at least one of which changes it, with no data path either way."""
+    """Two calls that use the same object, at least one of which changes it, with no data path either way."""
 
     first: Call
     """The one that the program makes first."""
@@ -131,25 +130,25 @@ class Race:
     programs: tuple[str, ...]
     """The programs in which they race."""
     follows: bool
-    """There is no race here any more once those that do not follow are mended."""
+    """This race follows from others: it is gone if you fix the races that do not follow."""
     fix: str
     """What to write, in the terms that the program uses."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A native call of the program as written that the compiled one has not."""
+    """A native call of the program as written that the compiled program does not have."""
 
     call: Call
     merged_with: Call | None
-    """An equal call that stands for it now; None if it was dropped."""
+    """An equal call with which XLA merged it; None if XLA dropped it."""
     never_runs: bool
-    """It was dropped with the branch or loop around it, which never runs. Otherwise nothing needed its result."""
+    """XLA dropped it with the branch or loop around it, which never runs. Otherwise nothing needed its result."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A native call that a loop of the program as written repeats, and that the compiled one makes once, before it."""
+    """A native call that a loop of the program as written repeats, and that XLA makes once, before the loop."""
 
     call: Call
     out_of: tuple[Source, ...]
@@ -158,7 +157,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy that a call of `entangle` brought with it."""
+    """A copy that XLA made because of a call of `entangle`."""
 
     leaf: int
     """Which leaf of the payload."""
@@ -168,7 +167,7 @@ class Copy:
     why: str
     """`"argument not donated"`, `"passed twice"`, `"still used"`, `"constant"`, `"layout"` or `"unknown"`."""
     whom: str | None
-    """The argument, or who still uses the value."""
+    """The argument, or the operation that still uses the value."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ class Entangle:
     collectives: tuple[str, ...]
     """Collectives right before and after it."""
     dropped: tuple[str, ...]
-    """Leaves that it does not order, or that order nothing."""
+    """Leaves that do not wait, or for which nothing waits."""
 
     @property
     def copied_bytes(self) -> int:
@@ -217,7 +216,7 @@ class Report:
     calls: tuple[Call, ...]
     """The native calls of the given targets, and those of `entangle`, of all programs."""
     races: tuple[Race, ...]
-    """All of them, in the order of the program. Those that do not follow from others are the ones to mend."""
+    """All races, in the order of the program. Fix those that do not follow from others (`Race.follows`)."""
     more_races: int
     """How many more there are than `races` lists."""
     lost: tuple[Lost, ...]
@@ -226,21 +225,21 @@ class Report:
     not_called: tuple[str, ...]
     """Targets that were given, in `reads` or `writes`, and that no program here calls."""
     not_given: tuple[str, ...]
-    """Targets that the programs call and that were not given: nothing is known of them."""
+    """Targets that the programs call and that were not given. The audit knows nothing about them."""
     unnamed_arguments: bool
-    """The program's arguments have no names and their pytree is not known, so that a handle's two parts, the token and
-    the fence of a `Handle`, were taken for two objects unless they were given as the same."""
+    """The program's arguments have no names, and their pytree is not known. So the audit took the token and the fence
+    of a `Handle` for two objects, unless `same` says that they are one."""
     _audits: dict[str, Any] = dataclasses.field(compare=False)
     unused_marks: tuple[str, ...] = ()
-    """Marks in the trace whose calls JAX dropped before it wrote the program, since nothing needs their results, with
-    the name of the marked function. Known only where `audit` was given the function itself."""
+    """Marks, each with the name of the marked function, whose calls JAX dropped before it wrote the program, because
+    nothing needs their results. Known only if `audit` was given the function itself."""
     only_read: tuple[str, ...] = ()
-    """Resources of marks that no marked call here writes, so that their reads are in no order: also where a name is
-    misspelt in one of its marks."""
+    """Resources that marked calls read and no marked call writes, so that the reads are in no order. A misspelt name in
+    a mark can be the reason."""
 
     @functools.cached_property
     def objects(self) -> tuple[Object, ...]:
-        """What the calls touch, in each program. Which of them were taken for different objects is an assumption."""
+        """The objects that the calls use, in each program. That two of them are different is an assumption."""
         found: list[Object] = []
         for program, one in self._audits.items():
             calls = [call for call in self.calls if call.program == program]
@@ -251,9 +250,9 @@ class Report:
         """Whether `b` comes after `a` by a data path, in every run.
 
         Args:
-          a: a call of `calls`, or the name of a target: all its calls.
+          a: a call of `calls`; or the name of a target, which stands for all its calls.
           b: likewise.
-          later_iteration: ask for `b` in every later iteration of each loop around both, not in the same one.
+          later_iteration: ask about `b` in the later iterations of each loop around both, not in the same iteration.
 
         Raises:
           ValueError: there is no such call, the two calls are of different programs, or there is no loop around both.
@@ -272,7 +271,7 @@ class Report:
 
     @property
     def looked(self) -> bool:
-        """Whether there was anything to look for: a call of a target in `reads` or `writes`."""
+        """Whether a program calls a target in `reads` or `writes`."""
         return any(call.kind in {"read", "write"} for call in self.calls)
 
     def raise_if_races(self) -> None:
@@ -280,8 +279,8 @@ class Report:
 
         Raises:
           RaceError: with this report as its message.
-          ValueError: there is no call of a target in `reads` or `writes`, so that nothing was looked at; or it cannot
-            be told which arguments are the two parts of one `Handle`.
+          ValueError: no program calls a target in `reads` or `writes`, so nothing was looked at; or the audit cannot
+            tell which arguments are the two parts of one `Handle`.
         """
         if self.races:
             raise RaceError(str(self))

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from entangle_jax import _native
-    from entangle_jax._audit_report import Entangle, Lost, Moved, Object, Race, Report
+    from entangle_jax._audit_report import Call, Entangle, Lost, Moved, Object, Race, Report
 
 _MAX_OBJECTS = 8
 """So many objects that were taken for different ones are named."""
@@ -116,13 +116,36 @@ def _assumed(report: Report) -> list[str]:
     if not report.looked:
         return []
     objects = [one for one in report.objects if one.program == report.programs[-1]]
-    different = [one for one in objects if len(one.may_be) < len(objects) - 1]
+    objects = _not_covered(objects)
+    names = {one.name for one in objects}
+    different = [one for one in objects if len(names.intersection(one.may_be)) < len(objects) - 1]
     if not different:
         return []
     lines = [f"  {one.name}: {_users(one)}" for one in different[:_MAX_OBJECTS]]
     if len(different) > _MAX_OBJECTS:
         lines.append(f"  and {len(different) - _MAX_OBJECTS} more, see `objects`")
     return ["Taken for different objects, which no program can prove:", *lines]
+
+
+def _not_covered(objects: Sequence[Object]) -> list[Object]:
+    """Without the objects whose calls all do the same to another one, and more: those of calls both named and marked.
+
+    It makes no difference whether such two are one.
+    """
+    done = [{(call, writes) for writes in (False, True) for call in _calls_of(one, writes)} for one in objects]
+    by_call: dict[object, list[set[tuple[Call, bool]]]] = {}
+    for does in done:
+        for each in does:
+            by_call.setdefault(each, []).append(does)
+    return [
+        one
+        for one, does in zip(objects, done, strict=True)
+        if not any(does < others for others in by_call.get(next(iter(does), None), ()))
+    ]
+
+
+def _calls_of(one: Object, writes: bool) -> tuple[Call, ...]:
+    return one.writers if writes else one.readers
 
 
 def _users(one: Object) -> str:
@@ -198,7 +221,8 @@ def _costs(entangles: Sequence[Entangle]) -> list[str]:
             | set(one.dropped)
         )
         copied = _size(one.copied_bytes) if one.copies else "in place"
-        rows.append((str(one.call.source), _size(one.payload_bytes), copied, "; ".join(sorted(reasons))))
+        where = str(one.call.own_sources[0]) if one.call.own_sources else "the end of the program"
+        rows.append((where, _size(one.payload_bytes), copied, "; ".join(sorted(reasons))))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

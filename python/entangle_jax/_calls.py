@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from entangle_jax import _private
+from entangle_jax import _private, _stacks
 from entangle_jax._ordering import accesses, jaxprs
 from entangle_jax._primitive import entangle_p
 
@@ -26,8 +26,8 @@ _private.register_exclusion(__file__)
 _POINTERS = 8
 """An array of up to so many 64-bit integers may be a handle: one factorisation for each of a few matrices."""
 
-_MAX_LINES = 3
-"""So many lines of a call's stack are printed: enough to get out of a library."""
+_MAX_LINES = 4
+"""So many lines of a call's stack are printed."""
 
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback")
 
@@ -65,10 +65,11 @@ class CallSite:
     """For each of those operands that other calls are given too: the `index` of these calls."""
     side_effect: bool
     """Whether the call is marked as a side effect, so that XLA keeps it when nothing uses its results."""
-    targets: tuple[str, ...]
-    """The native targets that XLA calls for it: its own name for a native call, those of a primitive's lowering."""
+    targets: tuple[str, ...] | None
+    """The native targets that XLA calls for it: its own name for a native call, those of a primitive's lowering on this
+    platform, none for a callback. None if that is not known."""
     around: tuple[str, ...]
-    """The primitives whose bodies it stands in, the outermost first, such as `("scan", "cond")`."""
+    """The primitives in whose bodies it is, the outermost first, such as `("scan", "cond")`."""
     sources: tuple[str, ...]
     """The lines of source code that made it, as `file:line`, the innermost first."""
 
@@ -82,8 +83,10 @@ class CallSite:
             for i, others in self.shared.items()
         ]
         if self.kind == "primitive":
-            lines.append(f"   native target: {', '.join(self.targets) or 'not known'}")
-        called = "\n      called at ".join(self.sources[:_MAX_LINES])
+            none = "not known" if self.targets is None else "none, XLA sees what it does"
+            lines.append(f"   native target: {', '.join(self.targets or ()) or none}")
+        files = [source.rpartition(":")[0] for source in self.sources]
+        called = "\n      called at ".join(self.sources[i] for i in _stacks.told(files, _MAX_LINES))
         lines.append(f"   at {called or 'an unknown line'}")
         if self.around:
             lines.append(f"   in the body of {' in '.join(reversed(self.around))}")
@@ -130,7 +133,7 @@ def calls(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Calls:
 
     Args:
       fn: the function, jitted or not. It is traced and does not run.
-      *args: its arguments: arrays, `jax.ShapeDtypeStruct`s in place of arrays, and whatever else it takes.
+      *args: its arguments: arrays, or `jax.ShapeDtypeStruct`s in place of arrays, and any others.
       **kwargs: its keyword arguments, likewise.
 
     Returns:
@@ -148,6 +151,38 @@ def calls(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Calls:
         for value in dict.fromkeys(call.values):
             users.setdefault(value, []).append(index)
     return Calls(_site(index, call, users) for index, call in enumerate(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A call in a trace as `ordered` knows it, and as it is found in the compiled program."""
+
+    name: str
+    """The native target, or the name of the primitive, also of a callback."""
+    targets: tuple[str, ...]
+    """The native targets; none for a callback, whose target differs between platforms."""
+    line: tuple[str, int] | None
+    """The innermost line of source code."""
+
+    def may_become(self, target: str) -> bool:
+        """Whether the compiled program may have a call of this target for it."""
+        return target in self.targets or (not self.targets and "callback" in target)
+
+
+def named(jaxpr: Any) -> list[Named]:
+    """The calls of a trace. Primitives that are not of JAX are lowered, each alone, to see what they become."""
+    found = []
+    for call in _walk(jaxprs.opened(jaxpr).jaxpr, {}, ()):
+        frames = _private.user_frames(call.eqn.source_info.traceback)
+        line = next(((frame.file_name, frame.start_line) for frame in frames), None)
+        match call.kind:
+            case "native call":
+                found.append(Named(call.name, (call.name,), line))
+            case "callback":
+                found.append(Named(str(call.eqn.primitive.name), (), line))
+            case _:
+                found += [Named(call.name, targets, line)] if (targets := _targets(call.eqn)) else []
+    return found
 
 
 def _trace(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -239,8 +274,8 @@ def _site(index: int, call: _Found, users: dict[Any, list[int]]) -> CallSite:
     )
 
 
-def _targets(eqn: Any) -> tuple[str, ...]:
-    """The native targets of a primitive, which its jaxpr does not say: lower it alone, and look."""
+def _targets(eqn: Any) -> tuple[str, ...] | None:
+    """The native targets of a primitive, which its jaxpr does not say: lower it alone, and look. None if that fails."""
 
     def alone(*operands: Any) -> Any:
         return jaxprs.evaluate(eqn, operands)[:1]
@@ -249,7 +284,7 @@ def _targets(eqn: Any) -> tuple[str, ...]:
     try:
         text = jax.jit(alone).lower(*operands).as_text()
     except Exception:  # no lowering for this platform, or one that works only where the call stands, as in a mesh
-        return ()
+        return None
     return tuple(dict.fromkeys(re.findall(r"stablehlo\.custom_call @([\w.$]+)\(", text)))
 
 

@@ -17,24 +17,25 @@ _private.register_exclusion(__file__)
 def entangle(payload: P, *witnesses: Any) -> P:
     """Return `payload`, such that everything that uses it depends, by data, on every witness.
 
-    XLA orders operations by data alone. A native call that reads an object behind a handle and one that
-    changes it share no data, so XLA may merge, drop or swap them. Tie them together: ::
+    XLA orders operations only by the data that flows between them. If one native call reads an object behind a handle,
+    and another one changes it, no data flows between the two, so XLA may merge, drop or swap them. `entangle` makes
+    the second one wait: ::
 
         y = solve(handle, b)                  # reads the factorisation
         handle = entangle(handle, y)          # what uses the handle from here on waits for y
         handle = refactor(handle, values)     # changes the factorisation: after the solve
 
-    The call is opaque to XLA's optimizer and transparent to all else: it computes nothing, copies nothing that
-    is donated or computed in the program, keeps dtype, weak type, sharding and layout, and may be differentiated,
-    batched, sharded and exported. One native call is made, however many leaves there are.
+    XLA's optimizer cannot see through the call. Otherwise it is as if the call were not there: it computes nothing,
+    copies no payload that is donated or computed in the program, keeps dtype, weak type, sharding and layout, and can
+    be differentiated, batched, sharded and exported. It is one native call, however many leaves there are.
 
     Args:
       payload: a pytree of arrays, of any shape and dtype, PRNG keys and XLA tokens included. Python scalars
-        and numpy arrays become arrays as they do in `jax.numpy`. All leaves move together: each one is ordered after
-        every witness and after the other leaves.
-      *witnesses: pytrees of arrays to wait for, of any shape and dtype. Their values are never looked at and never
-        copied, and they have no derivative. Python scalars and numpy arrays are there already and are ignored. A
-        `jax.Ref` stands for its value now: `entangle` waits for everything that was written to it so far.
+        and numpy arrays become arrays as they do in `jax.numpy`. Each leaf of the result waits for every witness, and
+        for the other leaves.
+      *witnesses: pytrees of arrays to wait for, of any shape and dtype. Their values are never read and never
+        copied, and they have no derivative. Python scalars and numpy arrays are ignored, because they exist before the
+        program runs. A `jax.Ref` stands for its value now: `entangle` waits for everything that was written to it.
 
     Returns:
       A pytree like `payload`, with the same values bit for bit. Without witnesses, `payload` itself.
@@ -49,8 +50,8 @@ def entangle(payload: P, *witnesses: Any) -> P:
         elements (unless no leaf has any: then there is nothing to order); the platform is none of CPU, CUDA, ROCm and
         TPU; or, on TPU, a leaf is an XLA token. Outside of `jit` at least once for each signature.
 
-    Outside of `jit` the payload is copied, as is any argument that is not donated: entangle the
-    small array that names a native object, not the large ones beside it.
+    Outside of `jit` the payload is copied, as any argument that is not donated. So entangle the small array that names
+    a native object, not the large arrays beside it.
 
     Examples:
       >>> import jax

@@ -8,12 +8,16 @@ from entangle_jax._primitive import TARGET
 def export_checks() -> list[export.DisabledSafetyCheck]:
     """The safety checks to disable when a program that calls `entangle` is exported.
 
-    `jax.export` refuses custom calls that jax itself does not vouch for, since a serialized program outlives the
-    code that it calls. The target of `entangle` keeps its name and meaning, so ::
+    `jax.export` refuses custom calls that it does not know, because a serialized program may be run with another
+    version of the code that it calls. The native target of `entangle` keeps its name and meaning in all versions, so it
+    is safe to disable that check for it: ::
 
         jax.export.export(jax.jit(f), disabled_checks=entangle_jax.export_checks())(x)
 
-    is safe. The process that runs the program must `import entangle_jax`, which registers the target.
+    The process that runs the program must `import entangle_jax`, which registers the target.
+
+    Returns:
+      A list for the argument `disabled_checks` of `jax.export.export`.
 
     Examples:
       >>> import jax

@@ -59,8 +59,8 @@ _NEW: Any = object()
 class Handle(Generic[T]):
     """A native object that some calls read and some change, such that XLA cannot run them in a wrong order.
 
-    Reads stay free among themselves; a write comes after every earlier read and write, and whatever follows comes
-    after the write. Each access returns its result and the handle to use from there on: ::
+    Reads may run in any order among themselves. A write comes after every earlier read and write, and every later
+    access comes after the write. Each access returns its result and the handle to use from there on: ::
 
         handle = Handle(token)                                # token: the array that names the object
         x, handle = handle.read(solve, b)                     # x = solve(token, b)
@@ -68,19 +68,20 @@ class Handle(Generic[T]):
         _, handle = handle.write(refactor, values)            # after both
         z, handle = handle.read(solve, b)                     # with the new values
 
-    A handle is a pytree whose structure, shapes and dtypes stay as they are: it may be the carry of a loop, go through
-    `cond`, `jit`, `vmap`, `shard_map`, `checkpoint` and `grad`, and be donated. An access costs one `entangle` of the
-    token. Outside of `jit` a handle works just as well.
+    A handle is a pytree whose structure, shapes and dtypes never change. So it can be the carry of a loop, go through
+    `cond`, `jit`, `vmap`, `shard_map`, `checkpoint` and `grad`, and be donated. It works outside of `jit` too. An
+    access costs one `entangle` of the token.
 
-    An access through an old handle, one that another access has already replaced, is not ordered after that
-    access. Where this can be seen, which is within one function, an `OrderingWarning` names both places. To use an
-    old handle on purpose make a new one of it, `Handle(old.token, old.fence)`. A loop has to carry the handle that its
-    body writes through: an `OrderingWarning` names the loop if the body uses a handle from outside instead.
+    If you use an old handle, which another access has replaced, the new access does not wait for that one. Within one
+    function, an `OrderingWarning` names both lines. To use an old handle on purpose, make a new one from it:
+    `Handle(old.token, old.fence)`. If the body of a loop writes through a handle, the loop has to carry that handle. An
+    `OrderingWarning` names the loop if the body uses a handle from outside instead.
 
     Args:
       token: a pytree with at least one array, of any shape and dtype. Python numbers and numpy arrays become arrays as
         they do in `jax.numpy`. Keep it small: the handle holds it twice, in memory of its own.
-      fence: only to make a handle of an old one, or to say something of each part: `vmap(f, in_axes=Handle(0, 0))`.
+      fence: give it only to make a new handle from an old one, or to say something about each part, as in
+        `vmap(f, in_axes=Handle(0, 0))`.
 
     Raises:
       TypeError: a leaf of the token is not an array, or there is none; or the token contains handles (see `join`).
@@ -117,25 +118,30 @@ class Handle(Generic[T]):
 
     @property
     def token(self) -> T:
-        """The token, ordered after every write so far: for calls that read and that `read` does not suit."""
+        """The token, which waits for every write so far: for a call that reads, where you cannot use `read`."""
         return self._token
 
     @property
     def fence(self) -> T:
-        """The token again, in memory of its own, ordered after every access so far. See `wait`."""
+        """The token again, in memory of its own, which waits for every access so far. See `wait`."""
         return self._fence
 
     def read(self, fn: Callable[Concatenate[T, P], R], /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, Handle[T]]:
         """Call `fn(token, *args, **kwargs)`, which uses the object and leaves it as it is.
 
-        The call is ordered after every earlier write, and every later write after the call. `fn` may run again, not
-        at all, or merged with an equal read, as any computation under XLA.
+        The call waits for every earlier write, and every later write waits for the call. XLA may run it again, drop it,
+        or merge it with an equal read, as it may any computation.
+
+        Args:
+          fn: what to call with the token. What it returns must contain an array.
+          *args: passed to `fn`.
+          **kwargs: passed to `fn`.
 
         Returns:
           What `fn` returned, and the handle to use from here on.
 
         Raises:
-          TypeError: there is no array in what `fn` returned, so a later write could not wait for it.
+          TypeError: what `fn` returned contains no array, so a later write could not wait for it.
 
         Warns:
           OrderingWarning: this handle is older than a write of the same object.
@@ -152,20 +158,21 @@ class Handle(Generic[T]):
     ) -> tuple[R, Handle[T]]:
         """Call `fn(token, *args, **kwargs)`, which changes the object.
 
-        The call is ordered after every earlier access, and every later access after the call.
+        The call waits for every earlier access, and every later access waits for the call.
 
         Args:
-          fn: what to call. Mark the native call in it as a side effect, or XLA drops it if nobody uses what follows.
+          fn: what to call with the token. What it returns must contain an array. Give the native call in it
+            `has_side_effect=True`, or XLA drops the call if nothing uses its result or a later access.
           *args: passed to `fn`.
-          token: takes a new token, of the structure, shapes and dtypes of the old one, out of what `fn` returned, for
-            objects that a write replaces. Without it the token stays.
+          token: for a write that replaces the object: a function that takes the new token out of what `fn` returned. It
+            must have the structure, shapes and dtypes of the old one. Without it, the token keeps its value.
           **kwargs: passed to `fn`.
 
         Returns:
           What `fn` returned, and the handle to use from here on.
 
         Raises:
-          TypeError: there is no array in what `fn` returned, so later accesses could not wait for it; or the new
+          TypeError: what `fn` returned contains no array, so later accesses could not wait for it; or the new
             token is not like the old one.
 
         Warns:
@@ -184,10 +191,10 @@ class Handle(Generic[T]):
         return result, _made(new, fence, past.then("write", writes=True))
 
     def after(self, *values: Any) -> Handle[T]:
-        """Return the handle, such that every access that follows waits for `values`.
+        """Return a handle whose later accesses all wait for `values`.
 
-        For a call that has to come after something that it does not use: a report after the step that it is about, a
-        write after a snapshot was taken. No function is called.
+        Use it if a call has to come after something that it does not use: a report after the step that it is about, or
+        a write after a snapshot.
 
         Args:
           *values: pytrees of arrays, as the witnesses of `entangle`.
@@ -195,18 +202,40 @@ class Handle(Generic[T]):
         Returns:
           The handle to use from here on.
 
+        Raises:
+          TypeError: one of the values is not an array.
+
         Warns:
           OrderingWarning: `values` contain no array.
+
+        Examples:
+          >>> import jax
+          >>> from entangle_jax import Handle, testing
+          >>> @jax.jit
+          ... def program(handle, x):
+          ...     y = x * x
+          ...     handle = handle.after(y)
+          ...     return y, handle.write(testing.write, 1.0)[1]  # the write waits for y
+          >>> y, handle = program(Handle(testing.slot(0)), 3.0)
+          >>> float(y)
+          9.0
         """
         past = self._past_in(current_trace())
         # Two calls: in one, the reads that follow would wait for the reads before.
         return _made(entangle(self.token, *values), entangle(self.fence, *values), past.then("after", writes=False))
 
     def wait(self) -> T:
-        """Return the token, ordered after every access so far: to free the object, or to wait for all of it.
+        """Return a token that waits for every access so far: to free the object, or to wait for all accesses.
 
         Warns:
           OrderingWarning: this handle is older than another access of the same object.
+
+        Examples:
+          >>> from entangle_jax import Handle, testing
+          >>> _, handle = Handle(testing.slot(0)).write(testing.write, 1.0)
+          >>> free = lambda token: testing.write(token, 0.0)  # stands for a call that frees the object
+          >>> int(free(handle.wait()))
+          0
         """
         self._past_of("wait", after_reads=True)
         return self.fence
@@ -218,16 +247,29 @@ class Handle(Generic[T]):
     @overload
     def join(self, *others: Handle[Any]) -> Handle[tuple[Any, ...]]: ...
     def join(self, *others: Handle[Any]) -> Handle[Any]:
-        """Make one handle of several, for calls that touch all of their objects; `split` takes it apart again.
+        """Make one handle of several, for calls that use several objects; `split` takes it apart again.
 
-        `Handle.join(a, b, c)` and `a.join(b, c)` are the same.
+        `Handle.join(a, b, c)` and `a.join(b, c)` are the same. The new token is the tuple of their tokens. Each of them
+        waits for the earlier accesses of all the objects. So a call is in order too if it is given one token, and
+        reaches the other objects through it.
 
-        The token is the tuple of their tokens. Each of them is ordered after what happened to every one of the objects:
-        a call that is given one token and reaches the other objects through it is in order too.
+        Args:
+          *others: the other handles.
+
+        Returns:
+          The handle of all these objects.
 
         Raises:
-          TypeError: one of them is no handle.
+          TypeError: one of them is not a handle.
           ValueError: a handle is given twice.
+
+        Examples:
+          >>> from entangle_jax import Handle, testing
+          >>> both = Handle.join(Handle(testing.slot(0)), Handle(testing.slot(1)))
+          >>> _, both = both.write(lambda tokens: [testing.write(token, 7.0) for token in tokens])
+          >>> a, b = both.split()
+          >>> float(b.read(testing.read)[0])
+          7.0
         """
         handles = (self, *others)
         for i, handle in enumerate(handles):
@@ -246,7 +288,7 @@ class Handle(Generic[T]):
         return _made(_copies(entangle(tokens, tokens)), _copies(entangle(fences, fences)), past)
 
     def split(self) -> tuple[Handle[Any], ...]:
-        """The handles of the objects of a handle that was made by `join`, in their order.
+        """Return the handles that `join` made this one of, in their order. `join` shows an example.
 
         Raises:
           TypeError: the token is not a tuple.

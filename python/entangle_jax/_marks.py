@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 import jax
 
-from entangle_jax import _private
+from entangle_jax import _nested, _private
 from entangle_jax._leaves import is_ref, is_token
 from entangle_jax._primitive import entangle_p
 
@@ -89,27 +89,28 @@ def function_of(name: str) -> str:
 def reads(
     resource: str, *, handle: str | int | None = None, volatile: bool = False, opaque: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Say that a function reads a resource: the native calls and callbacks in it use it and leave it as it is.
+    """Say that the native calls and callbacks in a function use a resource, and leave it as it is.
 
-    ::
+    A resource is something that JAX does not see and that calls share, such as a factorisation, a file or a simulator.
+    You choose its name: ::
 
         @reads("mylib.matrix", handle="token")
         def solve(token, b):
             return jax.ffi.ffi_call("lu_solve", b)(token, b)
 
-    Without a write in between, two equal calls give the same, so XLA may merge them, drop them, or take them out of a
-    loop. The mark orders nothing by itself: `ordered` puts the calls in order, and `audit` checks that they are.
+    Two equal calls give the same if there is no write between them, so XLA may merge them, drop them, or take them out
+    of a loop. The mark orders nothing by itself: `ordered` puts the calls in order, and `audit` checks that they are.
 
     Args:
-      resource: the name of what is read. Names are global: use `"package.resource"`.
+      resource: the name of what is read. All packages share these names, so use `"package.resource"`.
       handle: the name or the position of the argument that tells the objects of the resource apart: an array, or a
         pytree of arrays. Two calls touch the same object unless their handles are known to come from different
         arguments of the program, from different constants, or from different elements of one array. Without it, all
         calls that touch the resource touch the same object.
-      volatile: the world outside changes what is read: a file, a clock, a queue. The calls run as often, and in the
-        order, that the program says, as those of `writes` do. Reports still list them as reads.
-      opaque: the function as a whole is one access. Needed for functions whose native call appears only when they are
-        lowered, such as `lineax.linear_solve`.
+      volatile: something outside the program changes what is read, such as a file or a clock. The calls run as often,
+        and in the order, that the program says, as those of `writes` do. Reports still list them as reads.
+      opaque: the function as a whole is one access. Some functions need it because their native call appears only when
+        they are lowered, such as `lineax.linear_solve`.
 
     Returns:
       A decorator. What it returns takes the arguments of the function, traced or not, and returns what the function
@@ -141,10 +142,10 @@ def reads(
 def writes(
     resource: str, *, handle: str | int | None = None, opaque: bool = False
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Say that a function changes a resource: the native calls and callbacks in it do.
+    """Say that the native calls and callbacks in a function change a resource.
 
-    They run as often, and in the order, that the program says, within one function that is `ordered`. Also for what
-    the world outside changes when it is read: queues, receives, random state.
+    Within one function that is `ordered`, they run as often, and in the order, that the program says. Use it also for
+    calls that change something by reading it, such as taking the next item of a queue, or drawing a random number.
 
     Args:
       resource: as for `reads`.
@@ -207,12 +208,13 @@ def _marked(which: str, mark: Mark, handle: str | int | None, fn: Any) -> Any:
         return type(fn)(_marked(which, mark, handle, fn.__func__))
     _expect_function(which, fn)
     position, keyword = (None, None) if handle is None else _argument(which, fn, handle)
+    name = mark.name(fn)
 
     @functools.wraps(fn)
     def marked(*args: Any, **kwargs: Any) -> Any:
-        if _private.trace_state_clean():
+        if _private.trace_state_clean() or cast("Any", jax.config).jax_disable_jit:
             return fn(*args, **kwargs)
-        return _trace(mark, fn, args, kwargs, _leaves_of(args, kwargs, position, keyword))
+        return _trace(name, fn, args, kwargs, _leaves_of(args, kwargs, position, keyword))
 
     return marked
 
@@ -261,10 +263,10 @@ def _argument(which: str, fn: Any, handle: str | int) -> tuple[int | None, str |
 
 def call(mark: Mark, fn: Callable[..., R], handle: Any, /, *args: Any, **kwargs: Any) -> R:
     """Call `fn(handle, *args, **kwargs)` as a function with that mark, whose first argument is the handle."""
-    if _private.trace_state_clean():
+    if _private.trace_state_clean() or cast("Any", jax.config).jax_disable_jit:
         return fn(handle, *args, **kwargs)
     args = (handle, *args)
-    return cast("R", _trace(mark, fn, args, kwargs, _leaves_of(args, kwargs, 0, None)))
+    return cast("R", _trace(mark.name(fn), fn, args, kwargs, _leaves_of(args, kwargs, 0, None)))
 
 
 def _leaves_of(args: Any, kwargs: Any, position: int | None, keyword: str | None) -> range:
@@ -280,21 +282,25 @@ def _leaves_of(args: Any, kwargs: Any, position: int | None, keyword: str | None
     return range(start, start + len(jax.tree.leaves(handle)))
 
 
-def _trace(mark: Mark, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
-    """Call the function as a jitted one with the mark's name.
+def _trace(name: str, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
+    """Call the function as a jitted one of the mark's name.
 
-    What is traced is its argument; all else, also what comes out, stays what it is. The jitted function is a new one
-    each time, so nothing that one call saw is used for another.
+    What is traced is its argument; all else, also what comes out, stays what it is. So do Refs, which the function
+    closes over.
     """
     leaves, treedef = jax.tree.flatten((args, kwargs))
     of_handle = [i for i in handle if _is_array(leaves[i])]
-    traced = sorted({*of_handle, *(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer))})
+    traced = [
+        i
+        for i, leaf in enumerate(leaves)
+        if (isinstance(leaf, jax.core.Tracer) and isinstance(leaf.aval, jax.core.ShapedArray)) or i in of_handle
+    ]
     results: list[Any] = []
     places: list[int] = []
     new_refs: list[int] = []
     out_treedef: Any = None
 
-    def call(*arrays: Any) -> Any:
+    def call(*arrays: Any) -> list[Any]:
         nonlocal out_treedef
         inner = list(leaves)
         for i, array in zip(traced, arrays, strict=True):
@@ -303,15 +309,13 @@ def _trace(mark: Mark, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
             inner[i] = entangle_p.bind(inner[i], n=1, shared=())[0]
         inner_args, inner_kwargs = jax.tree.unflatten(treedef, inner)
         results[:], out_treedef = jax.tree.flatten(fn(*inner_args, **inner_kwargs))
-        # JAX returns no Ref from a jitted function. One that was passed in, or closed over, is the caller's own; of one
-        # that was made in the function, the value is returned.
-        given = {id(inner[i]): leaves[i] for i in traced if is_ref(inner[i])}
-        results[:] = [given.get(id(leaf), leaf) for leaf in results]
+        # What was made around the function, and closed over, is what it was. JAX returns no Ref from a jitted function:
+        # of one that was made in it, the value is returned.
         made_here = _private.traces()[-1]
         places[:] = [
             i
             for i, leaf in enumerate(results)
-            if isinstance(leaf, jax.core.Tracer) and (not is_ref(leaf) or _private.trace_of(leaf) is made_here)
+            if isinstance(leaf, jax.core.Tracer) and _private.trace_of(leaf) is made_here
         ]
         new_refs[:] = [i for i in places if is_ref(results[i])]
         made = [results[i][...] if i in new_refs else results[i] for i in places]
@@ -319,8 +323,7 @@ def _trace(mark: Mark, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
             results[i] = None  # no tracer outlives its trace
         return made
 
-    call.__name__ = call.__qualname__ = mark.name(fn)
-    arrays = jax.jit(call, inline=False)(*(leaves[i] for i in traced))
+    arrays = _nested.call(name, call, [leaves[i] for i in traced])
     for i, array in zip(places, arrays, strict=True):
         results[i] = jax.new_ref(array) if i in new_refs else array
     return jax.tree.unflatten(out_treedef, results)

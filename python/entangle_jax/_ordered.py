@@ -40,7 +40,7 @@ def ordered(*, reads: Calls = (), writes: Calls = ()) -> Callable[[Callable[P, R
 def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
     """Make the native calls and callbacks of a function run in the order in which the function makes them.
 
-    ::
+    The function itself says nothing about order: ::
 
         @jax.jit
         @ordered
@@ -49,29 +49,30 @@ def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
             refactor(token, values)      # marked with `writes("mylib.matrix")`: after the solve
             return x, solve(token, b)    # with the new values
 
-    Accesses are the native calls and callbacks in functions that are marked with `reads` or `writes`, and those that
-    are named here. A write comes after every earlier access of the same object, and every later access after the write;
-    reads are free among themselves. This holds straight on and through loops, branches, nested jitted functions, and
-    JAX's transformations inside of the function. A write happens also if its result is not used.
+    It orders *accesses*: the native calls and callbacks in functions that are marked with `reads` or `writes`, and
+    those that are named here. A write comes after every earlier access of the same object, and every later access comes
+    after the write. Reads may run in any order among themselves. This also holds in loops, branches, nested jitted
+    functions, and JAX's transformations inside of the function. A write runs even if its result is not used.
 
-    The order is that of one call. Two calls from Python are ordered by data, as ever: pass something on, or keep the
-    object in a `Handle`.
+    `ordered` orders the accesses within one call of the function. To order two calls from Python, pass a result of the
+    first to the second, or keep the object in a `Handle`.
 
     Args:
-      fn: the function. Arrays among its arguments are traced; all else stays what it is. Without it, a decorator is
-        returned.
-      reads: the calls that read, of functions that are not marked: native targets, primitives or their names, the
-        Python functions given to callbacks, or pairs of one of these and the operand (from 0), or operands, that hold
-        the handle. A dict says which resource they read: `{"mylib.matrix": ["lu_solve"]}`. All calls that are named
-        without a resource touch one resource.
+      fn: the function. Arrays among its arguments are traced; the other arguments stay what they are. Without it,
+        `ordered` returns a decorator.
+      reads: the calls that read, in functions that are not marked. Name each by its native target, its primitive or the
+        primitive's name, or the Python function given to a callback; or by a pair of one of these and the operand (or
+        operands, counted from 0) that holds the handle. A dict says which resource they read:
+        `{"mylib.matrix": ["lu_solve"]}`. All calls that are named without a resource use one resource.
       writes: the calls that write, likewise.
 
     Returns:
-      A function with the same arguments and results. Outside of `jit` it is compiled once for each signature, as under
-      `jit`; what is no array is part of the signature. Inside, it is traced with the function around it.
+      A function with the same arguments and results. Outside of `jit` it is compiled once for each signature, as by
+      `jit`. Arguments that are not arrays are part of the signature. Inside of `jit` it is traced with the function
+      around it.
 
     Raises:
-      TypeError: what is named is not of these kinds; or the derivative of the ordered function has accesses that
+      TypeError: a call is named by something else; or the derivative of the ordered function has accesses that
         cannot be ordered (differentiate first: `ordered(jax.grad(f))`); or an outer `vmap` batches the predicate of a
         branch or loop that writes.
       NotImplementedError: there are accesses inside of an operation that `ordered` does not know.
@@ -156,7 +157,7 @@ def _in_order(jaxpr: Any, operands: list[Any], specification: Specification) -> 
     for one in specification.all():
         if id(one) not in planner.seen:
             warn_user(f"`ordered` was told of {one}, and the function makes no such call")
-    evaluation = Evaluation(objects.Cells.of(plan.touches), planner)
+    evaluation = Evaluation(objects.Cells.of(plan.touches), planner, not _private.in_while_loop())
     results, world = evaluation.run(plan, operands, World())
     unkept = [one for past in world.pasts.values() if not past.kept for one in past.writes]
     if unkept:

@@ -94,6 +94,17 @@ UNSPECIFIED: Any = _take("jax._src.sharding_impls", "UNSPECIFIED")
 # For `ordered`: the jaxpr of a checkpointed function has no constants, so they become arguments. There since 0.4.
 convert_constvars_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "convert_constvars_jaxpr")
 
+# For marks, each of which is a jitted function of its own: `jax.jit` takes four times as long, most of it for keys of
+# caches. There since 0.4, with these arguments since 0.5.
+_trace_to_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "trace_to_jaxpr_dynamic")
+_wrap_init: Any = _take("jax._src.linear_util", "wrap_init")
+_DebugInfo: Any = _take("jax._src.linear_util", "DebugInfo")
+
+# For marks: an argument more of a jaxpr. There since 0.4.
+Var: Any = _take("jax._src.core", "Var")
+
+# For marks: the mesh that is set, which is a parameter of a jitted function. There since 0.6.
+get_ctx_mesh: Any = _take("jax._src.pjit", "get_ctx_mesh")
 
 # The native targets that are registered: jax has no public list of them. There since 0.5.
 custom_call_targets: Any = _take("jaxlib.xla_client", "custom_call_targets")
@@ -107,6 +118,12 @@ _to_hlo: Any = _take("jaxlib._jax", "mlir")
 _module_to_bytecode: Any = _take("jax._src.interpreters.mlir", "module_to_bytecode")
 
 
+def trace_to_jaxpr(name: str, fn: Callable[..., list[Any]], avals: list[Any]) -> tuple[Any, list[Any]]:
+    """The jaxpr of a function that returns a list, and the values that it closes over: they are its first arguments."""
+    jaxpr, _, consts = _trace_to_jaxpr(_wrap_init(fn, debug_info=_DebugInfo("jit", name, None, None)), avals)
+    return (convert_constvars_jaxpr(jaxpr) if consts else jaxpr), consts
+
+
 def traces() -> list[Any]:
     """The traces that are going on, from the outermost to the innermost."""
     return cast("list[Any]", unsafe_get_trace_stack(trace_ctx.trace))
@@ -115,6 +132,12 @@ def traces() -> list[Any]:
 def trace_of(tracer: Any) -> Any:
     """The trace that made this tracer."""
     return tracer._trace
+
+
+def in_while_loop() -> bool:
+    """Whether the body or the condition of a `while_loop` is being traced, as far as JAX says so. There since 0.5."""
+    infos = (getattr(getattr(trace, "frame", None), "debug_info", None) for trace in traces())
+    return any(getattr(info, "traced_for", None) in {"while_body", "while_cond"} for info in infos)
 
 
 def loop_traced(trace: Any) -> str | None:

@@ -9,7 +9,7 @@ import jax
 
 
 class OrderingWarning(UserWarning):
-    """A call of `entangle`, or of a method of `Handle`, that does not order what it seems to order.
+    """A call of `entangle`, `ordered`, or a method of `Handle`, does not order what it seems to order.
 
     Turn it into an error with `warnings.simplefilter("error", entangle_jax.OrderingWarning)`.
 

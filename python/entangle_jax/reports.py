@@ -1,4 +1,4 @@
-"""What a report of `audit` holds: to name in types, and to look up.
+"""What a report of `audit` is made of. Use these classes in type annotations.
 
 >>> from entangle_jax import audit, reports, testing
 >>> report = audit(lambda token: testing.write(token, 1.0), testing.slot(0), writes=[testing.WRITE_TARGET])

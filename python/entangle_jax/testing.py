@@ -1,7 +1,7 @@
 """Native slots, to test the order of native calls with: here, and in the test suites of other packages.
 
-A slot is the smallest native object there is: one number behind a handle. Reading and changing it are calls of
-native code that XLA knows nothing about, and the log says what really ran, in the order in which it ran.
+A slot is a small native object: one number in native memory. Native calls read and change it, which XLA cannot see, and
+a log has what ran, in the order in which it ran.
 
 >>> import jax
 >>> from entangle_jax import entangle, testing
@@ -16,13 +16,14 @@ native code that XLA knows nothing about, and the log says what really ran, in t
 >>> [(access.op, access.label) for access in testing.log()]
 [('read', 'before'), ('write', None), ('read', 'after')]
 
-The slots and the log belong to the process: tests that run in threads of one process use slots of their own.
+A process has one set of slots and one log. If tests run in several threads of one process, let each thread use slots of
+its own.
 
-There are no slots on TPU, where a program cannot call native code of the host: one that uses them is a
-`NotImplementedError` when it is lowered for TPU. Test order there with callbacks, or with `entangle_jax.audit`.
-
-On a GPU the calls are made where they stand in the stream, or in the CUDA or HIP graph: operands and results are copied
+On a GPU, the calls are a part of the stream, or of the CUDA or HIP graph. Operands and results are copied
 asynchronously, and the host waits for nothing.
+
+There are no slots on TPU, where a program cannot call native code. Lowering a program that uses them for TPU raises a
+`NotImplementedError`. Test order there with callbacks, or with `entangle_jax.audit`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,15 @@ WRITE_TARGET = "entangle_testing_write"
 
 
 class Access(NamedTuple):
-    """One native access to a slot."""
+    """One native access to a slot, as `log` lists it.
+
+    Examples:
+      >>> from entangle_jax import testing
+      >>> testing.reset(2.0)
+      >>> _ = testing.read(testing.slot(3), label="look").block_until_ready()
+      >>> testing.log()
+      (Access(op='read', slot=3, value=2.0, label='look'),)
+    """
 
     op: str
     """`"read"` or `"write"`."""
@@ -68,11 +77,19 @@ class Access(NamedTuple):
 
 
 def slot(index: int) -> jax.Array:
-    """Return a token: an `int32` scalar that names a slot. Slots need not be made, they are there.
+    """Return a token: an `int32` scalar that names a slot. All slots exist; you need not make them.
+
+    Args:
+      index: the number of the slot, from 0 to 2**31 - 1.
 
     Raises:
       TypeError: `index` is not an integer.
       ValueError: `index` is negative or does not fit into 31 bits.
+
+    Examples:
+      >>> from entangle_jax import testing
+      >>> testing.slot(3)
+      Array(3, dtype=int32)
     """
     try:
         index = operator.index(index)
@@ -86,36 +103,56 @@ def slot(index: int) -> jax.Array:
 
 
 def read(token: jax.Array, *operands: Any, label: str | None = None) -> jax.Array:
-    """Take the value of a slot, natively.
+    """Read the value of a slot, by a native call.
 
-    The call is not marked as a side effect: XLA may merge it with another, or drop it if its result is not used.
+    The call has no side effect: XLA may merge it with another one, or drop it if its result is not used.
 
     Args:
       token: an `int32` scalar.
-      *operands: arrays of any shape and dtype. They are ignored; they make the call depend on what made them.
+      *operands: arrays of any shape and dtype. The call ignores their values, but waits for them.
       label: a name for the call in the log.
 
     Returns:
       A `float32` scalar. It has no derivative. Under `vmap` the call runs once for each element if
       the token or an operand is batched, otherwise once.
+
+    Raises:
+      TypeError: the token is not an `int32` scalar, or the label is not a string.
+      NotImplementedError: the program is lowered for TPU.
+
+    Examples:
+      >>> from entangle_jax import testing
+      >>> testing.reset(2.0)
+      >>> float(testing.read(testing.slot(0)))
+      2.0
     """
     inputs = [token, *operands]
     return _call(READ_TARGET, jnp.float32, inputs, label, has_side_effect=False)
 
 
 def write(token: jax.Array, value: Any, label: str | None = None) -> jax.Array:
-    """Replace the value of a slot, natively.
+    """Replace the value of a slot, by a native call.
 
-    The call is marked as a side effect: XLA keeps it, even if its result is not used. That does not put it in order.
+    The call has a side effect: XLA keeps it even if its result is not used. That does not put it in order.
 
     Args:
       token: an `int32` scalar.
-      value: a scalar; becomes `float32`.
+      value: a scalar, which becomes `float32`.
       label: a name for the call in the log.
 
     Returns:
       A token of the same value. Under `vmap` the call runs once for each element if the token or the value is
       batched, otherwise once.
+
+    Raises:
+      TypeError: the token is not an `int32` scalar, the value is not a scalar, or the label is not a string.
+      NotImplementedError: the program is lowered for TPU.
+
+    Examples:
+      >>> from entangle_jax import testing
+      >>> token = testing.write(testing.slot(0), 5.0)
+      >>> float(testing.read(token))
+      5.0
     """
     value = jnp.asarray(value, jnp.float32)
     if value.shape != ():
@@ -124,18 +161,36 @@ def write(token: jax.Array, value: Any, label: str | None = None) -> jax.Array:
 
 
 def reset(value: float = 0.0) -> None:
-    """Give every slot `value` and empty the log. Wait for running programs first (`jax.block_until_ready`)."""
+    """Give every slot `value` and empty the log. Wait for running programs first (`jax.block_until_ready`).
+
+    Args:
+      value: the new value of every slot.
+
+    Examples:
+      >>> from entangle_jax import testing
+      >>> testing.reset(2.0)
+      >>> testing.log()
+      ()
+    """
     _native.slots_reset(value)
 
 
 def log() -> tuple[Access, ...]:
-    """Return what ran since the last reset, in the order in which the native code ran. Safe in any thread."""
+    """Return what ran since the last reset, in the order in which the native code ran. Safe in any thread.
+
+    Examples:
+      >>> from entangle_jax import testing
+      >>> testing.reset()
+      >>> _ = testing.write(testing.slot(0), 5.0).block_until_ready()
+      >>> [(access.op, access.value) for access in testing.log()]
+      [('write', 5.0)]
+    """
     return tuple(Access(*access) for access in _native.slots_log())
 
 
 @contextlib.contextmanager
 def audited(*, reads: TargetSpecs = (), writes: TargetSpecs = ()) -> Iterator[list[Report]]:
-    """Audit every program that is compiled meanwhile, in any thread, and raise at a race.
+    """Audit every program that JAX compiles in the `with` block, in any thread, and raise at a race.
 
     A fixture for pytest: ::
 
@@ -144,22 +199,29 @@ def audited(*, reads: TargetSpecs = (), writes: TargetSpecs = ()) -> Iterator[li
             with entangle_jax.testing.audited(reads=["my_solve"], writes=["my_refactor"]):
                 yield
 
-    The error is raised where the test calls the program, before the program runs. Calls that are marked, and those
-    through a `Handle`, are known without being named. What jax has compiled before is not compiled again: to look at
-    that too, begin with `jax.clear_caches()`.
+    The error is raised where the test calls the program, before the program runs. Marked calls, and calls through a
+    `Handle`, need no names. JAX does not compile a program again that it has compiled before: call `jax.clear_caches()`
+    first to audit that program too.
 
     Args:
       reads: native targets that use an object, as of `audit`. A name that no program calls is no error here.
       writes: native targets that change an object, likewise.
 
     Returns:
-      A context whose value is a list of the reports on the programs that make native calls, one more with each such
-      program.
+      A context. Its value is a list, to which it adds a report for each program that makes native calls.
 
     Raises:
       RaceError: a program has a race; its report is the message, and is in the list.
       TypeError: a target is neither a name nor a pair.
       ValueError: there are reads and no writes; or a program cannot be audited.
+
+    Examples:
+      >>> import jax
+      >>> from entangle_jax import testing
+      >>> with testing.audited(reads=[testing.READ_TARGET], writes=[testing.WRITE_TARGET]) as reports:
+      ...     token = jax.jit(lambda token: testing.write(token, 1.0))(testing.slot(0))
+      >>> [report.races for report in reports]
+      [()]
     """
     from entangle_jax import _audit  # noqa: PLC0415 (only those who use it need it)
 

@@ -6,8 +6,6 @@ use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use entangle_audit::{CopyReason, Fate, Kind, Known, Module, Unproven};
-use layout::backends::svg::SVGWriter;
-use layout::gv::{DotParser, GraphBuilder};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -406,21 +404,4 @@ fn payload_leaf(leaf: entangle_audit::PayloadLeaf) -> PayloadLeaf {
             PayloadLeaf { copied_by: Some(by), why: Some(why), whom, ..plain }
         }
     }
-}
-
-/// Draws a graph in the DOT language as SVG.
-#[pyfunction]
-pub(crate) fn draw(py: Python<'_>, dot: &str) -> PyResult<String> {
-    py.detach(|| {
-        catch_unwind(|| {
-            let graph = DotParser::new(dot).process()?;
-            let mut builder = GraphBuilder::new();
-            builder.visit_graph(&graph);
-            let mut svg = SVGWriter::new();
-            builder.get().do_it(false, false, false, &mut svg);
-            Ok(svg.finalize())
-        })
-        .unwrap_or_else(|_| Err("the layout failed".into()))
-    })
-    .map_err(|error: String| PyValueError::new_err(format!("cannot draw this graph: {error}")))
 }

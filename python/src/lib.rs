@@ -3,6 +3,7 @@
 //! Registration with jax is the Python package's part; see `entangle_jax/_registration.py`.
 
 mod audit;
+mod picture;
 
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
@@ -57,5 +58,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(slots_reset, module)?)?;
     module.add_function(wrap_pyfunction!(slots_log, module)?)?;
     audit::add_classes(module)?;
-    module.add_function(wrap_pyfunction!(audit::draw, module)?)
+    module.add_function(wrap_pyfunction!(picture::draw, module)?)
 }

@@ -108,6 +108,8 @@ CANNOT_CALL_BACK = {
     "hessian",
 }
 """Constructs in which some version of JAX refuses the effect of an `io_callback` or of a native call."""
+CANNOT_HOLD = {"ref": {"custom_jvp", "custom_linear_solve", "grad", "hessian"}, "shard_map": {"shard_map"}}
+"""Constructs, and those in which some version of JAX fails on them."""
 
 
 def constructs(kind, block):
@@ -131,11 +133,13 @@ programs = blocks(st.one_of(accesses, any_construct(inner), any_construct(inner)
 
 
 def allowed(program, within=()):
-    """The program as JAX takes it: some constructs refuse the effect of a callback inside of them."""
+    """The program as JAX takes it: some constructs refuse the effect of a callback, or others, inside of them."""
     found = []
     for kind, *rest in program:
         if kind in ("push", "push one") and CANNOT_CALL_BACK & set(within):
             kind, rest = "length", [0]
+        if CANNOT_HOLD.get(kind, set()) & set(within):
+            kind = "jit"
         found.append((kind, *(allowed(x, (*within, kind)) if isinstance(x, list) else x for x in rest)))
     return found
 

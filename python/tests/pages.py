@@ -8,6 +8,7 @@ The first line of a block says what becomes of it:
     ```sh                           commands of such a project
     ```text title="prints"          what the block before it prints
     ```text title="prints, among other lines"
+    ```text title="prints, from step.py"      what it prints as a file of that name; long lines are broken
 """
 
 import re
@@ -45,12 +46,16 @@ def blocks_of(page: Path) -> list[Block]:
     for block in _BLOCK.finditer(text):
         assert not block["rest"], f"{page.name}: what is meant by `{block['rest']}` behind ```{block['language']}?"
         # A `#` at the start of a line of code is a comment, no heading.
-        prose = _BLOCK.sub("", text[: block.start()])
-        headings = [heading["title"] for heading in _HEADING.finditer(prose)]
+        headings = [heading["title"] for heading in _HEADING.finditer(prose_of(text[: block.start()]))]
         line = text[: block.start("body")].count("\n")
         body = textwrap.dedent(block["body"])
         blocks.append(Block(block["language"], block["title"] or "", body, line, headings[-1] if headings else ""))
     return blocks
+
+
+def prose_of(text: str) -> str:
+    """The text without its blocks."""
+    return _BLOCK.sub("", text)
 
 
 def of_a_project(block: Block) -> bool:
@@ -68,7 +73,15 @@ def printed(blocks: list[Block], i: int) -> Block | None:
 
 def shows(block: Block, output: str) -> bool:
     """Whether such a block shows what was printed."""
-    if block.title == "prints":
-        return block.body == output
-    assert block.title == "prints, among other lines", block.title
-    return set(block.body.splitlines()) <= set(output.splitlines())
+    if block.title == "prints, among other lines":
+        return set(block.body.splitlines()) <= set(output.splitlines())
+    if file_of(block):
+        return block.body.split() == output.split()
+    assert block.title == "prints", block.title
+    return block.body == output
+
+
+def file_of(block: Block | None) -> str | None:
+    """The name under which the block before this one is run, to print what this one shows."""
+    name = re.fullmatch(r"prints, from (\w+\.py)", block.title) if block else None
+    return name and name[1]

@@ -349,6 +349,19 @@ def test_the_picture_is_svg_with_every_call_and_the_race_in_red():
     assert set(report._repr_mimebundle_()) == {"text/plain", "text/html", "image/svg+xml"}
 
 
+def test_the_picture_is_no_larger_than_what_is_in_it_and_has_a_background_of_its_own():
+    svg = audit(lambda token: (read(token), write(token, 1.0)), TOKEN, **TARGETS)._repr_svg_()
+    x, y, width, height = map(float, re.search(r'viewBox="(\S+) (\S+) (\S+) (\S+)"', svg).groups())
+    rectangle = r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="([^"]+)"'
+    background, *boxes = re.findall(rectangle, svg)
+    assert background == (f"{x:g}", f"{y:g}", f"{width:g}", f"{height:g}", "white")
+    assert len(boxes) == 2
+    left, top, wide, high = (list(map(float, side)) for side in list(zip(*boxes, strict=True))[:4])
+    bottom, right = (max(map(sum, zip(*edge, strict=True))) for edge in ((top, high), (left, wide)))
+    for inside, outside in ((x, min(left)), (y, min(top)), (right, x + width), (bottom, y + height)):
+        assert 0 < outside - inside < 12
+
+
 def test_the_picture_leaves_out_a_race_of_another_program_than_the_drawn_one():
     def program(token):
         return jnp.where(False, read(token), 0.0), write(token, 1.0)  # XLA drops the read

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from entangle_jax import Handle, audit, entangle, ordered, reads, testing, writes
 
@@ -47,7 +49,12 @@ def run(function, *arguments):
     for _ in range(5):
         testing.reset()
         results = jax.block_until_ready(jitted(*arguments))
-        seen.append(([float(x) for x in jax.tree.leaves(results)], [(a.op, a.value) for a in testing.log()]))
+        seen.append(
+            (
+                [float(x) for leaf in jax.tree.leaves(results) for x in jnp.ravel(leaf)],
+                [(a.op, a.value) for a in testing.log()],
+            )
+        )
     assert all(one == seen[0] for one in seen)
     return seen[0]
 
@@ -156,6 +163,112 @@ def test_callbacks_are_named_by_their_primitives():
         SHELF.clear()
         assert [int(x) for x in jax.block_until_ready(mended(jnp.int32(1)))] == [1, 1, 2]
         assert SHELF == [1, 2]
+
+
+# Primitives of other packages, which decide what to call when they are lowered: no jaxpr shows the call.
+
+
+def late(name, call, result):
+    """A primitive that makes a native call in its lowering, as those of klujax and lineax do."""
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(lambda *operands: jax.core.ShapedArray((), result))
+    mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=False))
+    return primitive.bind
+
+
+read_late = late("slot_read", lambda token: read(token), jnp.float32)
+write_late = late("slot_write", lambda token, value: write(token, value), jnp.int32)
+opaque_read = reads("slot", handle="token", opaque=True)(lambda token: read_late(token))
+opaque_write = writes("slot", handle="token", opaque=True)(lambda token, value: write_late(token, value))
+
+
+def with_primitives(token):
+    before = read_late(token)
+    done = write_late(token, jnp.float32(1))
+    return before, read_late(token), done
+
+
+def with_primitives_in_a_loop(token):
+    def body(total, x):
+        done = write_late(token, x)
+        return total + read_late(token), done
+
+    return lax.scan(body, jnp.float32(0), XS)
+
+
+def with_opaque_marks(token):
+    before = opaque_read(token)
+    done = opaque_write(token, jnp.float32(1))
+    return before, opaque_read(token), done
+
+
+def with_marks_and_names(token):
+    before = marked_read(token)
+    write(token, 1.0)
+    return before, marked_read(token)
+
+
+PRIMITIVES = (
+    '`{0} = ordered({0}, reads=["slot_read"], writes=["slot_write"])` runs these calls in the order of the text'
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "fix", "results", "written"),
+    [
+        (with_primitives, PRIMITIVES, [0, 1, 0], [1]),
+        (with_primitives_in_a_loop, PRIMITIVES, [6, 0, 0, 0], [1, 2, 3]),
+        (
+            with_opaque_marks,
+            "`{0} = ordered({0})` runs `<lambda>`, which is marked, in the order of the text",
+            [0, 1, 0],
+            [1],
+        ),
+        (
+            with_marks_and_names,
+            f'`{{0}} = ordered({{0}}, writes={{{{"slot": ["{testing.WRITE_TARGET}"]}}}})` runs these calls in the order of the '
+            "text",
+            [0, 1],
+            [1],
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_printed_is_what_ordered_can_see(program, fix, results, written):
+    targets = {} if program is with_opaque_marks else TARGETS
+    report = audit(program, testing.slot(0), **targets)
+    assert report.races
+    assert fixes(report) == [fix.format(program.__name__)]
+    mended = apply(fixes(report)[0], program)
+    audit(mended, testing.slot(0), **targets).raise_if_races()
+    got, log = run(mended, testing.slot(0))
+    assert got == results
+    assert [value for op, value in log if op == "write"] == written
+
+
+@pytest.mark.filterwarnings("ignore::entangle_jax.OrderingWarning")
+@pytest.mark.parametrize(
+    ("program", "undecorated", "fix", "results"),
+    [
+        (ordered(straight, writes=[testing.WRITE_TARGET]), straight, NOTHING, [1, 2]),
+        (
+            ordered(with_primitives, reads=["slot_read"], writes=[testing.WRITE_TARGET]),
+            with_primitives,
+            PRIMITIVES,
+            [0, 1, 0],
+        ),
+    ],
+    ids=["a read is not named", "a write is named by its target and not by its primitive"],
+)
+def test_where_ordered_is_told_too_little_the_line_that_is_printed_names_all(program, undecorated, fix, results):
+    report = audit(program, testing.slot(0), **TARGETS)
+    (printed,) = fixes(report)
+    assert printed.startswith(fix.partition(" runs these")[0].format(undecorated.__name__))
+    # With the decorator that is there, or in its place.
+    for wrong in (program, undecorated):
+        mended = apply(printed, wrong)
+        audit(mended, testing.slot(0), **TARGETS).raise_if_races()
+        assert run(mended, testing.slot(0))[0] == results
 
 
 # Programs that thread a handle, or place their `entangle`s themselves. Lines are told by the tags behind them.

@@ -8,8 +8,10 @@ import numpy as np
 import ordered_programs as programs
 import pytest
 from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
-from entangle_jax import audit, entangle, ordered, reads, testing, writes
+from entangle_jax import Handle, audit, entangle, ordered, reads, testing, writes
 
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 read = reads("slot", handle="token")(testing.read)
@@ -68,9 +70,62 @@ def test_callbacks_are_told_apart_by_their_marks():
     audit(ordered(lambda x: (get(x), put(x), get(x))), 1.0).raise_if_races()
 
 
-def test_what_comes_after_a_call_without_results_is_not_proven():
+def test_what_comes_after_a_call_without_results_is_proven_to_wait_for_it():
     put = writes("store")(lambda x: io_callback(lambda x: None, None, x))
-    assert audit(ordered(lambda x: (put(x), put(x + 1))), 1.0).races
+    program = lambda x: (put(x), put(x + 1))
+    assert audit(program, 1.0).races
+    audit(ordered(program), 1.0).raise_if_races()
+
+
+NAMED = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
+
+
+def test_what_a_handle_holds_races_with_a_named_call_that_is_given_the_same():
+    def half(token):
+        before, _ = Handle(token).read(testing.read)
+        testing.write(token, 1.0)
+        return before
+
+    report = audit(half, testing.slot(0), writes=[testing.WRITE_TARGET])  # the read is known by the handle alone
+    assert [race.handle for race in report.races] == ["argument 0 (token)"]
+    assert {one.name for one in report.objects} == {"argument 0 (token)"}
+    assert "Taken for different" not in str(report)
+
+
+@pytest.mark.parametrize("given", [{}, NAMED], ids=["alone", "named too"])
+def test_an_object_is_listed_once_that_a_handle_holds_and_a_mark_or_a_name_touches(given):
+    def through_handle(token):
+        before, handle = Handle(token).read(read)
+        return before, handle.write(testing.write, 1.0)[0]
+
+    report = audit(through_handle, testing.slot(0), **given)
+    assert not report.races
+    assert "Taken for different" not in str(report)
+
+
+def test_an_object_is_listed_once_whose_reads_are_both_marked_and_named():
+    def half(token):
+        before = read(token)
+        testing.write(token, 1.0)
+        return before
+
+    assert "Taken for different" not in str(audit(half, testing.slot(0), **NAMED))
+    # The name of the write alone says nothing of the resource of the mark: that these are two is an assumption.
+    assert (
+        "Taken for different objects, which no program can prove:\n"
+        f"  argument 0 (token): written by {testing.WRITE_TARGET}\n"
+        f"  slot, argument 0 (token): read by {testing.READ_TARGET}\n"
+    ) in str(audit(half, testing.slot(0), writes=[testing.WRITE_TARGET]))
+
+
+def test_a_mark_is_not_lost_whose_primitive_becomes_a_call_under_another_name():
+    primitive = Primitive("slot_read_late")
+    primitive.def_abstract_eval(lambda token: jax.core.ShapedArray((), jnp.float32))
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda token: testing.read(token), multiple_results=False))
+    both = reads("slot", opaque=True)(lambda token: primitive.bind(token) + testing.read(token))
+    report = audit(lambda token: (both(token), write(token, 1.0)), testing.slot(0))
+    assert report.races
+    assert report.unused_marks == ()
 
 
 def test_calls_that_were_merged_count_for_all_the_marks_that_they_had():

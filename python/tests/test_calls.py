@@ -10,7 +10,7 @@ import pytest
 from jax.experimental import io_callback
 from jax.interpreters import mlir
 
-from entangle_jax import Handle, calls, entangle, testing
+from entangle_jax import Handle, _stacks, calls, entangle, testing
 from entangle_jax.__main__ import main
 
 TOKEN = jax.ShapeDtypeStruct((), jnp.int32)
@@ -98,6 +98,17 @@ def test_a_primitive_of_another_package_is_listed_with_its_native_target():
     assert "native target: their_target" in str(call)
 
 
+@pytest.mark.parametrize(("lowered", "said"), [(True, "none, XLA sees what it does"), (False, "not known")])
+def test_of_a_primitive_that_calls_nothing_the_list_says_so_and_not_that_it_does_not_know(lowered, said):
+    foreign = jax.extend.core.Primitive("foreign_sum")
+    foreign.def_abstract_eval(lambda x: x)
+    if lowered:
+        mlir.register_lowering(foreign, mlir.lower_fun(lambda x: x + x, multiple_results=False))
+    (call,) = calls(lambda x: foreign.bind(x), TOKEN)
+    assert call.targets == (() if lowered else None)
+    assert f"native target: {said}\n" in str(call)
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape", "expected"),
     [
@@ -125,6 +136,23 @@ def test_one_object_is_told_through_entangle_loops_and_conversions():
         return y + testing.read(b)
 
     assert [call.shared for call in calls(program, TOKEN, TOKEN)] == [{0: (1, 2)}, {0: (0, 2)}, {0: (0, 1)}, {}]
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (["a.py", "b.py", "c.py"], [0, 1]),
+        (["site-packages/lib.py"] * 3, [0, 1]),
+        (["site-packages/lib.py"] * 5 + ["a.py", "b.py"], [0, 4]),
+        (["site-packages/lib.py", "a.py", "site-packages/jit.py", "b.py"], [0, 1]),
+        (["a.py", "site-packages/jit.py", "b.py"], [0, 2]),
+        ([], []),
+    ],
+)
+def test_of_a_long_stack_the_innermost_line_and_where_a_library_is_called_are_told(files, told):
+    assert _stacks.told(files, 2) == told
+    if "site-packages/lib.py" in files and "a.py" in files:
+        assert files[_stacks.told(files, 3)[-1]] in {"a.py", "b.py"}
 
 
 def test_the_lines_lead_from_the_call_to_the_caller():

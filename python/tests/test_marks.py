@@ -1,13 +1,16 @@
 """A mark says what a function does, and changes nothing else about it."""
 
+import dataclasses
 import functools
+import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from entangle_jax import _marks, reads, testing, writes
+from entangle_jax import _marks, _nested, ordered, reads, testing, writes
 from entangle_jax._marks import Mark
 
 
@@ -246,3 +249,165 @@ def test_a_ref_that_a_marked_function_returns_is_the_same_one_or_a_new_one_with_
     outer = None
     testing.reset(2.0)
     assert [float(x) for x in program(testing.slot(0))] == [12, 3, 6]
+
+
+def jaxprs_of(fn, *args):
+    """The jaxprs of the marks in a trace, in order: equal calls share one, which JAX lowers once."""
+    return [eqn.params["jaxpr"] for eqn in jax.make_jaxpr(fn)(*args).eqns if eqn.primitive.name in ("jit", "pjit")]
+
+
+def kinds_of_trace(fn, *args):
+    return len({id(jaxpr) for jaxpr in jaxprs_of(fn, *args)})
+
+
+def test_calls_that_differ_in_numbers_alone_share_a_jaxpr_and_keep_their_numbers():
+    @writes("m")
+    def log(token, x, n):
+        return testing.write(token, x * n + 2 * n)
+
+    def program(token, x):
+        for n in (1, 2, 3.5):
+            log(token, x, n)
+        log(token, x, True)
+        return x
+
+    args = testing.slot(0), jnp.float32(10)
+    assert len(jaxprs_of(program, *args)) == 4
+    assert kinds_of_trace(program, *args) == 1  # Python's numbers become float32 beside `x`
+    testing.reset()
+    jax.block_until_ready(jax.jit(ordered(program))(*args))
+    assert [access.value for access in testing.log()] == [12, 24, 42, 12]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What one call does, always by the same lines."""
+
+    primitive: object = jax.lax.sub_p
+    operands: tuple = (0, 1)
+    params: tuple = ()
+    scope: str = "scope"
+    partitionable: bool = True
+    result: int = 3
+    dtype: type = np.float32
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Call(), Call(primitive=jax.lax.add_p)),
+        (Call(), Call(operands=(1, 0))),
+        (Call(), Call(operands=(0, 2))),
+        (Call(), Call(scope="other")),
+        (Call(), Call(partitionable=False)),
+        (Call(), Call(result=0)),
+        (Call(), Call(result=4)),
+        (Call(), Call(dtype=np.int32)),
+        (Call(operands=(0, np.float32(2))), Call(operands=(0, 1))),
+        (Call(operands=(0, 1)), Call(operands=(0, np.float32(2)))),
+        (Call(jax.lax.pow_p, (0, np.float32(2))), Call(jax.lax.pow_p, (0, np.int32(2)))),
+        (
+            Call(jax.lax.integer_pow_p, (0,), (("y", 2),)),
+            Call(jax.lax.integer_pow_p, (0,), (("y", 3),)),
+        ),
+    ],
+    ids=lambda one: "" if one == Call() else str(one),
+)
+def test_a_call_never_gets_the_jaxpr_of_a_call_that_differs(one, other):
+    @writes("m")
+    def function(*arrays):
+        made = tuple(arrays[i] if isinstance(i, int) else i for i in call.operands)
+        with jax.named_scope(call.scope), jax.threefry_partitionable(call.partitionable):
+            result = call.primitive.bind(*made, **dict(call.params))
+        return (*arrays, result, (result, result))[call.result]
+
+    def program(*arrays):
+        nonlocal call
+        results = []
+        for call in (one, other, one):
+            results += jax.tree.leaves(function(*(x.astype(call.dtype) for x in arrays)))
+        return results
+
+    call = one
+    args = jnp.float32(5), jnp.float32(3), jnp.float32(1)
+    first, second, third = jaxprs_of(program, *args)
+    assert first is third
+    assert first is not second
+    values = [float(x) for x in jax.jit(program)(*args)]
+    with jax.disable_jit():
+        assert values == [float(x) for x in program(*args)]
+
+
+def test_a_call_from_another_line_has_a_jaxpr_of_its_own():
+    calls = [lambda token: testing.read(token), lambda token: testing.read(token)]
+    program = lambda token: [reads("m")(call)(token) for call in calls]
+    assert kinds_of_trace(program, testing.slot(0)) == 2
+
+
+def test_calls_with_more_and_with_fewer_arguments_have_jaxprs_of_their_own():
+    last = reads("m")(lambda *arrays: jax.lax.optimization_barrier(arrays)[-1])
+    program = lambda x, y: (last(x, y), last(y), last(x, y), last(y))
+    several, one, *again = jaxprs_of(program, jnp.float32(1), jnp.float32(2))
+    assert several is not one
+    assert again == [several, one]
+    assert jax.jit(program)(1.0, 2.0) == (2, 2, 2, 2)
+
+
+def test_values_of_different_types_are_not_the_same():
+    distinct = [1, True, 1.0, np.float32(1), np.int32(1), "1", b"1", (1,), (True,), None]
+    for i, a in enumerate(distinct):
+        for k, b in enumerate(distinct):
+            assert _nested._same(a, b) == (i == k)
+    assert not _nested._same([1], [1])  # not known to be plain
+    assert not _nested._same(np.float32(0), np.float32(-0.0))
+
+
+def test_a_number_of_64_bits_inside_keeps_its_type_and_value():
+    @reads("m")
+    def function(x):
+        with jax.enable_x64(True):
+            return (x.astype(np.int64) * (2**40 + 3) >> 39).astype(np.int32)
+
+    assert jax.jit(function)(jnp.int32(2)) == 4
+
+
+def test_the_arguments_of_a_call_with_a_ref_stay_in_their_places():
+    def program(x):
+        ref = jax.new_ref(x)
+        for factor in (2.0, 3.0, 3.0):
+            writes("m")(lambda ref: ref.__setitem__(..., ref[...] * factor + x))(ref)  # noqa: B023 (traced at once)
+        return ref[...]
+
+    for mark in [eqn for eqn in jax.make_jaxpr(program)(1.0).eqns if eqn.primitive.name in ("jit", "pjit")]:
+        assert len(mark.invars) == 2
+    assert jax.jit(program)(jnp.float32(3)) == 93
+
+
+def test_a_jaxpr_is_not_kept_once_nothing_else_keeps_it():
+    def program(x):
+        return reads("m.once")(jnp.sin)(x)
+
+    jaxpr = weakref.ref(jaxprs_of(program, 1.0)[0])
+    jax.clear_caches()
+    gc.collect()
+    assert jaxpr() is None
+
+
+def test_a_ref_that_a_call_closes_over_and_is_given_is_one_ref():
+    @jax.jit
+    def program(x):
+        ref = jax.new_ref(x)
+
+        def add(other):
+            other[...] = other[...] + 2.0  # a number in a function that writes to a Ref
+            ref[...] = ref[...] * 3.0
+            return ref[...]
+
+        return writes("m")(add)(ref), ref[...]
+
+    assert [float(x) for x in program(jnp.float32(1))] == [9, 9]
+
+
+def test_disable_jit_erases_marks_and_nothing_else():
+    with jax.disable_jit():
+        assert jax.jit(jax.grad(reads("m")(lambda x: x * x)))(3.0) == 6

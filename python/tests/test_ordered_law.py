@@ -1,6 +1,6 @@
 """The law of `ordered`: every run gives the values and the writes that a plain Python interpretation of the jaxpr gives.
 
-Twenty random programs, others with each version of JAX: CI runs three of these. Thousands, and other ones each time, with
+Sixty random programs, others with each version of JAX: CI runs three of these. Thousands, and other ones each time, with
 the profile `soak` of conftest.py.
 """
 
@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from entangle_jax import audit, ordered
+from entangle_jax._audit import COMPILED
 
+LATEST = programs.LATEST
 RUNS = 3
 SOAK = not settings().derandomize
 
@@ -20,7 +22,7 @@ def the_same_each_time(test):
 
 
 @the_same_each_time
-@settings(max_examples=settings().max_examples if SOAK else 20)
+@settings(max_examples=settings().max_examples if SOAK else 60)
 @given(programs.programs)
 def test_no_random_program_reads_a_wrong_value_or_writes_in_a_wrong_order(program):
     expected = programs.expected(program)
@@ -33,6 +35,19 @@ def test_no_random_program_reads_a_wrong_value_or_writes_in_a_wrong_order(progra
     # branch, and what comes after waits for that: the runs above show it.
     races = [race for race in report.races if race.handle != "law.queue"]
     assert not races, str(report)
+
+
+@pytest.mark.parametrize(
+    "program", [[("scan", 3, [("write", 1, 0), ("read", 0, 0), ("fori_loop", 1, [("read", 1, LATEST)])])]], ids=str
+)
+def test_what_random_programs_have_found_is_in_order(program):
+    """Reads in a loop inside of a loop, before the write of the next iteration."""
+    expected = programs.expected(program)
+    fn = ordered(programs.function_of(program))
+    compiled = jax.jit(fn).lower(*programs.arguments()).compile()
+    for _ in range(RUNS):
+        assert programs.observed(compiled) == expected
+    assert not [race for race in audit(fn, *programs.arguments()).races if race.first.program == COMPILED]
 
 
 def some_of_class(kind, count):

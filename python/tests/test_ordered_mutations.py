@@ -276,11 +276,38 @@ def recomputed(ordered):
         write(token, 2.0)
         return jax.checkpoint(lambda x: jnp.sin(x * jax.lax.stop_gradient(read(token))))(x)
 
+    assert reads_in(jax.value_and_grad(ordered(fn))) == 1
+
+
+def recomputed_around(ordered):
+    """Nor if the checkpoint is around the ordered function."""
+
+    def fn(x, token):
+        token = writes("slot")(lambda token: token + jnp.int32(testing.read(token)))(token)
+        return jnp.sin(x * jax.lax.stop_gradient(read(token)))
+
+    assert reads_in(jax.value_and_grad(jax.checkpoint(ordered(fn)))) == 2
+
+
+def recomputed_loop(ordered):
+    """Nor a loop of which JAX cannot save what is in it."""
+
+    def fn(x, token):
+        def body(k):
+            return k + 1 + 0 * writes("slot")(lambda: testing.read(token, k))()
+
+        n = jax.lax.while_loop(lambda k: k < x, body, jnp.float32(0))
+        return jnp.sin(x * jax.lax.stop_gradient(n))
+
+    assert reads_in(jax.value_and_grad(jax.checkpoint(ordered(fn)))) == 1
+
+
+def reads_in(fn):
     def calls(jaxpr):
         inner = [x for eqn in jaxpr.eqns for x in eqn.params.values() if hasattr(x, "eqns")]
         return sum(eqn.params.get("target_name") == testing.READ_TARGET for eqn in jaxpr.eqns) + sum(map(calls, inner))
 
-    assert calls(jax.make_jaxpr(jax.value_and_grad(ordered(fn)))(jnp.float32(1), testing.slot(0))) == 1
+    return calls(jax.make_jaxpr(fn)(jnp.float32(1), testing.slot(0)))
 
 
 def batched_branch(ordered):
@@ -299,7 +326,8 @@ def batched_rule(ordered):
 
 CHECKS = {
     "straight": straight, "unknown_handle": unknown_handle, "callbacks": callbacks, "without_operands": without_operands, "last_write": last_write, "volatile": volatile,
-    "derivative": derivative, "backward": backward, "tangent": tangent, "recomputed": recomputed, "batched_branch": batched_branch,
+    "derivative": derivative, "backward": backward, "tangent": tangent, "recomputed": recomputed, "recomputed_around": recomputed_around,
+    "recomputed_loop": recomputed_loop, "batched_branch": batched_branch,
     "batched_rule": batched_rule,
     **{f.__name__: around(f) for f in (
         scan, reading_scan, while_, while_with_calls, cond, reading_cond, jit, checkpoint, custom_jvp, custom_vjp, custom_vmap,
@@ -330,7 +358,7 @@ WORLD, EVALUATE, THE_RULES, PLAN, OBJECTS = (
 MUTATIONS = {
     **{f"no rule: {old}": (THE_RULES, old, '@_rule("none")', check) for old, check in RULES.items()},
     **{f"no flow: {old}": (PLAN, old, "", check) for old, check in FLOWS.items()},
-    "an access does not wait": (EVALUATE, "moved = entangle([jnp.asarray(ins[i]) for i in which], *waits)", "moved = [ins[i] for i in which]", "straight"),
+    "an access does not wait": (EVALUATE, "moved = _waiting([ins[i] for i in which], waits)", "moved = [ins[i] for i in which]", "straight"),
     "nothing waits for writes": (WORLD, "for one in (*past.writes, *(past.reads if writes else ())):", "for one in past.reads if writes else ():", "straight"),
     "a write does not wait for reads": (WORLD, "*(past.reads if writes else ())", "*()", "straight"),
     "a read is forgotten": (WORLD, "else replace(past, reads=(*past.reads, *witnesses))", "else past", "straight"),
@@ -356,7 +384,9 @@ MUTATIONS = {
     "a rule for derivatives begins without tokens": (THE_RULES, "_like(tokens, primals[:count]), operands)", "dict.fromkeys(tokens, (None, None)), operands)", "derivative"),
     "a backward pass is not looked at": (THE_RULES, "if evaluation.cells_of(plan) or evaluation.cells.unknown_write(plan.touches):", "if False:", "backward"),
     "tangents are not looked at": (THE_RULES, "if i in plan.steps and evaluation.cells_of(plan.steps[i]):", "if False:", "tangent"),
-    "a checkpoint reads again": (THE_RULES, 'if primitive in accesses or primitive.name == "while":', "if False:", "recomputed"),
+    "a checkpoint reads again": (EVALUATE, "if self.saves else values", "if False else values", "recomputed"),
+    "a checkpoint runs a loop again": (EVALUATE, 'if eqn.primitive.name == "while":', "if False:", "recomputed_loop"),
+    "what is in a loop is saved": (THE_RULES, "    evaluation = replace(evaluation, saves=False)\n", "", "recomputed_loop"),
     "a batched predicate is taken": (THE_RULES, "    if not any(evaluation.cells_of(region).values()):\n", "    if True:\n", "batched_branch"),
     "a rule for batches begins without tokens": (THE_RULES, "_body(evaluation, plan, cells)(_like(tokens, operands[:count]), operands[count:])", "_body(evaluation, plan, cells)(dict.fromkeys(tokens, (None, None)), operands[count:])", "batched_rule"),
 }  # fmt: skip

@@ -103,16 +103,16 @@ def wrong(program, pools):
     return count
 
 
-def test_untied_the_policy_sees_states_of_other_steps(pools):
-    assert wrong(untied, pools) == RUNS
+def test_untied_the_policy_sees_states_of_other_steps(pools, tally):
+    assert tally("environment pool", "untied", wrong(untied, pools), RUNS) == RUNS
 
 
-def test_a_mark_alone_changes_nothing(pools):
-    assert wrong(marked, pools) == RUNS
+def test_a_mark_alone_changes_nothing(pools, tally):
+    assert tally("environment pool", "marked alone", wrong(marked, pools), RUNS) == RUNS
 
 
-def test_ordered_it_sees_what_its_actions_led_to(pools):
-    assert wrong(ordered(marked), pools) == 0
+def test_ordered_it_sees_what_its_actions_led_to(pools, tally):
+    assert tally("environment pool", "ordered, marked", wrong(ordered(marked), pools), RUNS) == 0
 
 
 def test_many_pools_at_once_under_vmap(pools):

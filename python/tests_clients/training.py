@@ -5,7 +5,7 @@
 
 Each step reads the rate, logs the loss from inside of the loss function, and every second step a checkpoint is saved, which
 halves the rate in the file. A second jitted function then evaluates what was saved last: two calls are ordered by data, so
-the training's `Handle` goes into it. Prints how many of the runs were wrong.
+the training's `Handle` goes into it. Prints how many of the runs were wrong, and how many races the audit finds.
 """
 
 import json
@@ -26,10 +26,10 @@ if PROCESSES == 2:
 from jax.experimental import io_callback  # noqa: E402
 from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
 
-from entangle_jax import Handle, ordered, reads, writes  # noqa: E402
+from entangle_jax import Handle, audit, ordered, reads, writes  # noqa: E402
 
 STEPS, EVERY = 6, 2
-F32 = jax.ShapeDtypeStruct((), jnp.float32)
+F32, I32 = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
 FOLDER = Path(tempfile.mkdtemp())
 RATE, SAVED = FOLDER / "rate.json", FOLDER / "saved.json"
 LOGGED = []
@@ -41,6 +41,7 @@ def on_host_rate():
 
 def on_host_log(loss):
     LOGGED.append(float(loss))
+    return np.int32(len(LOGGED))  # a call that returns nothing is in order too, but no proof can show it
 
 
 def on_host_save(params):
@@ -61,12 +62,12 @@ def rate():
 
 @writes("training.log")
 def log(loss):
-    io_callback(on_host_log, None, jax.lax.stop_gradient(loss))
+    io_callback(on_host_log, I32, jax.lax.stop_gradient(loss))
 
 
 @writes("training.files")
 def save(params):
-    return io_callback(on_host_save, jax.ShapeDtypeStruct((), jnp.int32), params)
+    return io_callback(on_host_save, I32, params)
 
 
 def train(params, data):
@@ -106,7 +107,8 @@ def main():
         return jax.make_array_from_callback(np.shape(x), NamedSharding(mesh, spec), lambda index: x[index])
 
     data, start = spread(values, PartitionSpec("i")), spread(np.float32(0), PartitionSpec())
-    trained = jax.jit(ordered(train) if how == "ordered" else train)
+    loop = ordered(train) if how == "ordered" else train
+    trained = jax.jit(loop)
     evaluated = jax.jit(evaluate)
     # Callbacks run on one device, which is one of the first process: the files are there. What a callback returns is on that
     # device alone too, unless something is computed from it.
@@ -125,7 +127,8 @@ def main():
         if is_first:
             right = right and np.allclose(loaded, saved) and np.allclose(LOGGED, logged)
         wrong += not right
-    print(json.dumps({"wrong": wrong}), flush=True)
+    races = [len(audit(loop, start, data).races), len(audit(evaluate, Handle(saves)).races)]
+    print(json.dumps({"wrong": wrong, "races": races}), flush=True)
     if PROCESSES == 2:
         jax.distributed.shutdown()
 

@@ -1,7 +1,13 @@
-"""`python links.py FOLDER`: every link of a built site leads somewhere, and nothing on its pages is fetched from elsewhere."""
+"""`python links.py FOLDER`: every link of a built site leads somewhere, and nothing on its pages is fetched from elsewhere.
+
+With `--external` behind it, links to other sites are followed too. One whose host cannot be reached from here is listed,
+and is no fault.
+"""
 
 import re
 import sys
+import urllib.error
+import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -27,13 +33,17 @@ class Page(HTMLParser):
                 self.loads.append(value)
 
 
-def faults(site):
-    """A line for each link that leads nowhere and for each thing that another host would have to give."""
-    # The Rust docs are made by rustdoc, which checks its own links: they are only linked to.
+def pages_of(site):
+    """The pages by their paths. Not the Rust docs, which are only linked to: rustdoc checks the links in them."""
     pages = {
         path: Page(path) for path in sorted(site.rglob("*.html")) if "rust" not in path.relative_to(site).parts[:1]
     }
     assert pages, f"no page in {site}"
+    return pages
+
+
+def faults(site, pages):
+    """A line for each link that leads nowhere and for each thing that another host would have to give."""
     for path, page in pages.items():
         where = path.relative_to(site)
         for link in page.links + page.loads:
@@ -55,7 +65,27 @@ def faults(site):
             yield f"{path.relative_to(site)}: {address} is not part of the site"
 
 
+def external_faults(pages):
+    """A line for each link to another site that is not there, as far as that can be told from here."""
+    for link in sorted({link for page in pages.values() for link in page.links if link.startswith("https:")}):
+        request = urllib.request.Request(link, headers={"User-Agent": "entangle-jax docs"})
+        try:
+            with urllib.request.urlopen(request, timeout=15):
+                print(f"{link}: is there")
+        except urllib.error.HTTPError as error:
+            if error.code in {404, 410}:
+                yield f"{link} leads nowhere ({error.code})"
+            else:
+                print(f"{link}: not checked, its host answers with status {error.code}")
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            print(f"{link}: not checked, its host cannot be reached from here ({error})")
+
+
 if __name__ == "__main__":
-    found = list(faults(Path(sys.argv[1]).resolve()))
+    folder = Path(sys.argv[1]).resolve()
+    all_pages = pages_of(folder)
+    found = list(faults(folder, all_pages))
+    if "--external" in sys.argv[2:]:
+        found += external_faults(all_pages)
     print("\n".join(found) or "links: each leads somewhere")
     sys.exit(bool(found))

@@ -207,7 +207,7 @@ impl Audit {
     /// The nodes that use a value, without those that were only asked to wait for it.
     fn users_of(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
         let edges = self.dependence.graph.edges_directed(node, Outgoing);
-        edges.filter(|edge| *edge.weight() != Edge::Control).map(|edge| edge.target())
+        edges.filter(|edge| !matches!(edge.weight(), Edge::Control | Edge::Ran)).map(|edge| edge.target())
     }
 
     /// The instructions that use what a call returns.

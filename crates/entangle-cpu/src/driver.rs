@@ -13,6 +13,8 @@ use xla_ffi::{Call, Error};
 pub struct Stream;
 
 impl OfCall for Stream {
+    const IN_EVERY_CALL: bool = true;
+
     fn of(_: &Call<'_>) -> Result<Self, Error> {
         Ok(Self)
     }

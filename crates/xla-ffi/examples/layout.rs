@@ -9,6 +9,7 @@ fn main() {
     for (name, offset) in ffi::LAYOUT {
         println!("{name} {offset}");
     }
+    println!("XLA_FFI_CallFrame.future {}", ffi::FUTURE_OFFSET);
     println!("sizeof(XLA_FFI_ByteSpan) {}", size_of::<ffi::ByteSpan>());
     println!("XLA_FFI_ByteSpan.len {}", core::mem::offset_of!(ffi::ByteSpan, len));
     println!("sizeof(XLA_FFI_TypeId) {}", size_of::<ffi::TypeId>());
@@ -22,6 +23,7 @@ fn main() {
     println!("XLA_FFI_ExecutionStage_PREPARE {}", ffi::STAGE_PREPARE);
     println!("XLA_FFI_ExecutionStage_INITIALIZE {}", ffi::STAGE_INITIALIZE);
     println!("XLA_FFI_ExecutionStage_EXECUTE {}", ffi::STAGE_EXECUTE);
+    println!("XLA_FFI_ExecutionStage_RECORD {}", ffi::STAGE_RECORD);
     println!("XLA_FFI_ArgType_BUFFER {}", ffi::ARG_BUFFER);
     println!("XLA_FFI_RetType_BUFFER {}", ffi::ARG_BUFFER);
     println!("XLA_FFI_AttrType_ARRAY {}", ffi::ATTR_ARRAY);

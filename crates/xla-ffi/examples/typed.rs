@@ -6,12 +6,14 @@
 //! ```
 #![expect(clippy::needless_pass_by_value, reason = "handlers are given their parameters")]
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use xla_ffi::{
-    BF16, Code, Complex, DeviceOrdinal, Element, Error, F8E4M3FN, F16, Handler, InPlace, Initialized, NewState,
-    Operand, Output, Prepared, Ret, RunId, Scratch, State, ThreadPool, Token, attributes, export, handler,
+    Arg, Attributes, BF16, Buffer, Code, Complex, DeviceOrdinal, Element, Error, F8E3M4, F8E4M3, F8E4M3B11FNUZ,
+    F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, F16, Future, Handler, InPlace, Initialized, Kept, NewState,
+    Operand, Output, Prepared, Promise, Ret, RunId, Scratch, State, ThreadPool, Token, attributes, export, handler,
 };
 
 // A counter with a step: state that is made once for each call site.
@@ -116,7 +118,39 @@ identities! {
     same_float64 SameF64 f64;
     same_complex64 SameC64 Complex<f32>;
     same_complex128 SameC128 Complex<f64>;
-    same_float8_e4m3fn SameF8 F8E4M3FN;
+    same_float8_e5m2 SameF8E5M2 F8E5M2;
+    same_float8_e3m4 SameF8E3M4 F8E3M4;
+    same_float8_e4m3 SameF8E4M3 F8E4M3;
+    same_float8_e4m3fn SameF8E4M3FN F8E4M3FN;
+    same_float8_e4m3b11fnuz SameF8E4M3B11FNUZ F8E4M3B11FNUZ;
+    same_float8_e5m2fnuz SameF8E5M2FNUZ F8E5M2FNUZ;
+    same_float8_e4m3fnuz SameF8E4M3FNUZ F8E4M3FNUZ;
+    same_float8_e8m0fnu SameF8E8M0FNU F8E8M0FNU;
+}
+
+// A scalar and an array of each type that jax has for attributes.
+
+macro_rules! numbers {
+    ($($name:ident $handler:ident $type:ty;)*) => {
+        $(fn $name(mut y: Output<'_, $type, 1>, one: $type, more: &[$type]) -> Result<(), Error> {
+            y.write(&[&[one], more].concat())
+        }
+        handler!($handler = $name(y; one, more));)*
+        export! { $($handler as $name,)* }
+    };
+}
+
+numbers! {
+    numbers_int8 NumbersI8 i8;
+    numbers_int16 NumbersI16 i16;
+    numbers_int32 NumbersI32 i32;
+    numbers_int64 NumbersI64 i64;
+    numbers_uint8 NumbersU8 u8;
+    numbers_uint16 NumbersU16 u16;
+    numbers_uint32 NumbersU32 u32;
+    numbers_uint64 NumbersU64 u64;
+    numbers_float32 NumbersF32 f32;
+    numbers_float64 NumbersF64 f64;
 }
 
 // Operands that may be left out or be many, changes in place, tokens.
@@ -133,13 +167,25 @@ fn total(
     y.write(&[first.iter().chain(rest.iter().flat_map(Operand::as_slice)).sum()])
 }
 
+/// The ranks of operands of any type.
+fn ranks(all: Vec<Buffer<'_, Arg>>, mut y: Output<'_, u32, 1>) -> Result<(), Error> {
+    y.write(&all.iter().map(|x| u32::try_from(x.dims().len()).unwrap_or(0)).collect::<Vec<_>>())
+}
+
+/// How long the names in a dictionary are, whatever they are.
+fn names(mut y: Output<'_, u32, 0>, all: Attributes<'_>) -> Result<(), Error> {
+    y.write(&[u32::try_from(all.names()?.concat().len()).unwrap_or(0)])
+}
+
 fn double(mut x: InPlace<'_, f32>) {
     x.iter_mut().for_each(|x| *x *= 2.0);
 }
 
-fn token(_: Token<xla_ffi::Arg>, _: Token<Ret>) {}
+fn token(_: Token<Arg>, _: Token<Ret>) {}
 
 handler!(Total = total(first, rest, y, count));
+handler!(Ranks = ranks(all, y));
+handler!(Names = names(y; all, ..));
 handler!(Double = double(x));
 handler!(PassToken = token(before, after));
 
@@ -212,6 +258,71 @@ handler!(Context = context(device, run, y));
 handler!(Roots = roots(pool, x, y));
 handler!(UseScratch = scratch(memory, y));
 
+// Results that come later.
+
+fn square_later<'a>(x: Operand<'a, f64, 1>, y: Output<'a, f64, 1>, milliseconds: u64) -> Future<'a> {
+    Future::new((x, y), move |promise| {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            promise.fulfil(|(x, mut y)| {
+                y.fill_with(|index| x[index] * x[index]);
+                Ok(())
+            });
+        });
+    })
+}
+
+fn square_on_pool<'a>(pool: ThreadPool<'a>, x: Operand<'a, f64, 1>, y: Output<'a, f64, 1>) -> Future<'a> {
+    Future::new((x, y), move |promise| {
+        pool.spawn(|| {
+            promise.fulfil(|(x, mut y)| {
+                y.fill_with(|index| x[index] * x[index]);
+                Ok(())
+            });
+        });
+    })
+}
+
+/// How a promise is not kept.
+fn fail_later<'a>(y: Output<'a, f64, 0>, how: &str) -> Result<Future<'a>, Error> {
+    if how == "at once" {
+        return Err(Error::new(Code::Unavailable, "the handler did not even start"));
+    }
+    let how = how.to_owned();
+    Ok(Future::new(y, move |promise| {
+        assert_ne!(how, "panic at once", "the work does not start");
+        std::thread::spawn(move || match &how[..] {
+            "error" => promise.complete(Err(Error::new(Code::DataLoss, "the work failed"))),
+            "panic" => promise.fulfil(|_| panic!("the work panicked")),
+            _ => drop(promise),
+        });
+    }))
+}
+
+/// A promise that another call completes, with the number of it.
+static WAITING: Mutex<Option<Promise<Kept<Output<'static, f64, 0>>>>> = Mutex::new(None);
+
+fn wait(y: Output<'_, f64, 0>) -> Future<'_> {
+    Future::new(y, |promise| {
+        *WAITING.lock().unwrap_or_else(PoisonError::into_inner) = Some(promise);
+    })
+}
+
+fn release(mut released: Output<'_, bool, 0>, value: f64) -> Result<(), Error> {
+    let promise = WAITING.lock().unwrap_or_else(PoisonError::into_inner).take();
+    released.write(&[promise.is_some()])?;
+    if let Some(promise) = promise {
+        promise.fulfil(|mut y| y.write(&[value]));
+    }
+    Ok(())
+}
+
+handler!(SquareLater = square_later(x, y; milliseconds));
+handler!(SquareOnPool = square_on_pool(pool, x, y));
+handler!(FailLater = fail_later(y; how));
+handler!(Wait = wait(y));
+handler!(Release = release(released; value));
+
 // Errors.
 
 fn fail(_y: Output<'_, i32>, code: i64) -> Result<(), Error> {
@@ -226,8 +337,9 @@ handler!(Fail = fail(y; code));
 export! {
     NewCounter as counter_instantiate, Count as counter_execute,
     Instantiate as stages_instantiate, Prepare as stages_prepare, Initialize as stages_initialize, Execute as stages_execute,
-    Normalize as normalize_c128, Total as total_of, Double as double_in_place, PassToken as pass_token,
+    Normalize as normalize_c128, Total as total_of, Ranks as ranks_of, Names as names_of, Double as double_in_place, PassToken as pass_token,
     AllAttributes as all_attributes, Context as context_of, Roots as roots_of, UseScratch as use_scratch, Fail as fail_with,
+    SquareLater as square_later, SquareOnPool as square_on_pool, FailLater as fail_later, Wait as wait_for_release, Release as release,
 }
 
 // What the macro makes can be used without a symbol too, in a capsule.

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 use core::fmt;
 
-use crate::call::{can_be_read, open, text};
+use crate::call::{bad_pointer, can_be_read, open, text, too_short};
 use crate::element::{DType, Element, Sealed};
 use crate::error::{Code, Error};
 use crate::ffi;
@@ -47,10 +47,13 @@ impl<'a> Attributes<'a> {
     pub(crate) unsafe fn open(attrs: &ffi::Attrs) -> Result<Self, Error> {
         let ffi::Attrs { struct_size, size, types, names, attrs: values, .. } = *attrs;
         let len = usize::try_from(size).map_err(|_| Error::frame(format_args!("{size} attributes")))?;
-        if struct_size < ffi::Attrs::END
-            || (len > 0 && !(can_be_read(types) && can_be_read(names) && can_be_read(values)))
-        {
-            return Err(Error::frame("XLA_FFI_Attrs is too short or has null or misaligned pointers"));
+        if struct_size < ffi::Attrs::END {
+            return Err(too_short("XLA_FFI_Attrs", struct_size, ffi::Attrs::END));
+        }
+        if len > 0 && !(can_be_read(types) && can_be_read(names) && can_be_read(values)) {
+            return Err(Error::frame(format_args!(
+                "XLA_FFI_Attrs holds {len} attributes, of types at {types:p}, with names at {names:p}, at {values:p}"
+            )));
         }
         Ok(Self { len, types, names, values, frame: core::marker::PhantomData })
     }
@@ -156,7 +159,7 @@ impl<'a> Attributes<'a> {
 /// `ptr` is null, or misaligned, or points to a `T`, for `'a`.
 unsafe fn plain<'a, T>(ptr: *const T, name: &str) -> Result<&'a T, Error> {
     if !can_be_read(ptr) {
-        return Err(Error::frame(format_args!("the pointer to {name} is {ptr:p}")));
+        return Err(bad_pointer(name, ptr.cast()));
     }
     // SAFETY: not null and aligned; the caller vouches for the rest.
     Ok(unsafe { &*ptr })

@@ -24,6 +24,32 @@ impl Traits {
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
+
+    /// Their bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// These traits and others, as `|` gives them, for constants: `handler!(…, traits = Traits::A.and(Traits::B))`.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    /// Whether all those are among these.
+    #[must_use]
+    pub const fn contains(self, others: Self) -> bool {
+        self.0 & others.0 == others.0
+    }
+}
+
+impl core::ops::BitOr for Traits {
+    type Output = Self;
+
+    fn bitor(self, others: Self) -> Self {
+        self.and(others)
+    }
 }
 
 /// Runs `body` on a call in the EXECUTE stage, or answers the runtime's metadata query: the whole of a handler.
@@ -171,23 +197,30 @@ unsafe fn report(frame: *const ffi::CallFrame, error: Error) -> Result<*mut ffi:
     let Some(create) = (unsafe { error_create(frame) }) else {
         return Err(Unreportable(error));
     };
-    let message = CString::new(error.message().replace('\0', "\u{fffd}")).unwrap_or_default();
-    let mut args = ffi::ErrorCreateArgs {
-        struct_size: ffi::ErrorCreateArgs::END,
-        extension_start: core::ptr::null_mut(),
-        message: message.as_ptr(),
-        code: error.code().as_c(),
-    };
-    // SAFETY: the runtime's own function, which copies the message.
-    let created = unsafe { create(&raw mut args) };
+    // SAFETY: the runtime's own function.
+    let created = unsafe { create_error(create, &error) };
     if created.is_null() { Err(Unreportable(error)) } else { Ok(created) }
+}
+
+/// The runtime's function that makes errors.
+pub(crate) type ErrorCreate = unsafe extern "C" fn(*mut ffi::ErrorCreateArgs) -> *mut ffi::Error;
+
+/// The runtime's error with this code and text.
+///
+/// # Safety
+/// The function is the runtime's.
+pub(crate) unsafe fn create_error(create: ErrorCreate, error: &Error) -> *mut ffi::Error {
+    let message = CString::new(error.message().replace('\0', "\u{fffd}")).unwrap_or_default();
+    let mut args = ffi::ErrorCreateArgs::new();
+    args.message = message.as_ptr();
+    args.code = error.code().as_c();
+    // SAFETY: the caller's contract; it copies the message.
+    unsafe { create(&raw mut args) }
 }
 
 /// # Safety
 /// As for [`handle`].
-unsafe fn error_create(
-    frame: *const ffi::CallFrame,
-) -> Option<unsafe extern "C" fn(*mut ffi::ErrorCreateArgs) -> *mut ffi::Error> {
+unsafe fn error_create(frame: *const ffi::CallFrame) -> Option<ErrorCreate> {
     /// Where a field ends in a struct.
     macro_rules! end_of {
         ($type:ty, $field:ident) => {
@@ -214,7 +247,7 @@ unsafe fn error_create(
     unsafe { (&raw const (*api).error_create).read() }
 }
 
-fn panic_error(panic: Box<dyn Any + Send>) -> Error {
+pub(crate) fn panic_error(panic: Box<dyn Any + Send>) -> Error {
     Error::new(Code::Internal, format!("the handler panicked: {}", panic_text(panic)))
 }
 

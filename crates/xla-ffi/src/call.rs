@@ -25,10 +25,45 @@ pub(crate) fn can_be_read<T>(ptr: *const T) -> bool {
     !ptr.is_null() && ptr.is_aligned()
 }
 
-/// [`can_be_read`] for two pointers, with one test of their alignment.
+/// Whether both pointers can be read, with one test for null and one of their alignment. `false` for some that can: for two addresses
+/// without a common bit, which a process has hardly ever, since its memory lies together.
 #[inline]
 fn both_can_be_read<T>(one: *const T, other: *const T) -> bool {
-    !one.is_null() && !other.is_null() && (one.addr() | other.addr()).is_multiple_of(align_of::<T>())
+    one.addr() & other.addr() != 0 && (one.addr() | other.addr()).is_multiple_of(align_of::<T>())
+}
+
+/// [`can_be_read`] with one test, for what is aligned to eight bytes; `false` for addresses in the upper half, where no process has any.
+#[inline]
+fn can_be_read_in_user_space<T>(ptr: *const T) -> bool {
+    const { assert!(align_of::<T>() == 8) };
+    // Misaligned, one of the upper three bits is set, or 1 has become 2^61 - 1; null has become the largest number.
+    ptr.addr().rotate_right(3).wrapping_sub(1) >> 60 == 0
+}
+
+/// Whether a call is one of the stage EXECUTE in which [`Call::is_in_place`] holds, before anything else is done with its frame: a handler that
+/// has nothing to do then returns at once.
+///
+/// `false` says only that something may not be as it should be; [`handle`](crate::handle) finds out what.
+///
+/// # Safety
+/// As for [`handle`](crate::handle).
+#[must_use]
+#[inline]
+pub unsafe fn is_in_place(frame: *mut ffi::CallFrame) -> bool {
+    if !can_be_read_in_user_space(frame.cast_const()) {
+        return false;
+    }
+    // SAFETY: a frame starts with its size.
+    if unsafe { frame.cast::<usize>().read() } < ffi::CallFrame::END {
+        return false;
+    }
+    // SAFETY: not null, aligned and long enough, and what it points to is as the C interface says.
+    let call = Call { frame: unsafe { NonNull::new_unchecked(frame) }, lifetime: PhantomData };
+    let ffi::CallFrame { extension_start, stage, .. } = *call.frame();
+    if !extension_start.is_null() || stage != ffi::STAGE_EXECUTE {
+        return false;
+    }
+    call.is_in_place()
 }
 
 /// An error unless the pointer and the size of a mirrored struct allow to use its fields. Reads nothing but the size.
@@ -52,13 +87,13 @@ pub(crate) unsafe fn check<T: Mirror>(ptr: *const T) -> Result<(), Error> {
 
 #[cold]
 #[inline(never)]
-fn bad_pointer(name: &str, ptr: *const ()) -> Error {
+pub(crate) fn bad_pointer(name: &str, ptr: *const ()) -> Error {
     Error::frame(format_args!("the pointer to {name} is {ptr:p}"))
 }
 
 #[cold]
 #[inline(never)]
-fn too_short(name: &str, struct_size: usize, end: usize) -> Error {
+pub(crate) fn too_short(name: &str, struct_size: usize, end: usize) -> Error {
     Error::frame(format_args!("{name} has {struct_size} bytes, wanted {end} or more"))
 }
 
@@ -88,10 +123,15 @@ pub enum Stage {
     Initialize = ffi::STAGE_INITIALIZE as isize,
     /// The one in which buffers hold data.
     Execute = ffi::STAGE_EXECUTE as isize,
+    /// When a GPU's runtime records commands of the call into a CUDA or HIP graph, since FFI API 0.5.
+    ///
+    /// jax 0.12.0.1 has it for handlers of its own: XLA does not call one that is registered from Python, and records what the handler of EXECUTE
+    /// enqueues (see [`Traits`](crate::Traits)).
+    Record = ffi::STAGE_RECORD as isize,
 }
 
 impl Stage {
-    const ALL: [Self; 4] = [Self::Instantiate, Self::Prepare, Self::Initialize, Self::Execute];
+    const ALL: [Self; 5] = [Self::Instantiate, Self::Prepare, Self::Initialize, Self::Execute, Self::Record];
 
     /// Its name in XLA, in lower case, as `jax.ffi.register_ffi_target` takes it.
     #[must_use]
@@ -101,6 +141,7 @@ impl Stage {
             Self::Prepare => "prepare",
             Self::Initialize => "initialize",
             Self::Execute => "execute",
+            Self::Record => "record",
         }
     }
 
@@ -112,30 +153,38 @@ impl Stage {
 
 /// One call of a handler by XLA.
 pub struct Call<'a> {
-    frame: &'a ffi::CallFrame,
+    frame: NonNull<ffi::CallFrame>,
+    lifetime: PhantomData<&'a ffi::CallFrame>,
 }
 
 impl<'a> Call<'a> {
     /// # Safety
     /// As for [`open`]; and everything that the frame points to is as the C interface says, for `'a`.
     #[inline]
-    pub(crate) unsafe fn open(frame: *const ffi::CallFrame) -> Result<Self, Error> {
+    pub(crate) unsafe fn open(frame: *mut ffi::CallFrame) -> Result<Self, Error> {
         // SAFETY: the same contract.
-        let frame = unsafe { open(frame) }?;
-        Ok(Self { frame })
+        unsafe { check(frame.cast_const()) }?;
+        // SAFETY: just checked.
+        Ok(Self { frame: unsafe { NonNull::new_unchecked(frame) }, lifetime: PhantomData })
+    }
+
+    #[inline]
+    fn frame(&self) -> &'a ffi::CallFrame {
+        // SAFETY: `open` checked it, and was promised that it stays for `'a`; a frame's fields are set (`SetByRuntime`).
+        unsafe { self.frame.as_ref() }
     }
 
     /// The stage of this call, or `None` if it is one that came after this crate.
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
-        Stage::ALL.into_iter().find(|stage| stage.as_c() == self.frame.stage)
+        Stage::ALL.into_iter().find(|stage| stage.as_c() == self.frame().stage)
     }
 
     /// An error unless this call is in one of these stages.
     #[inline]
     pub(crate) fn check_stage(&self, stages: &[Stage]) -> Result<(), Error> {
-        let is_one = stages.iter().any(|stage| stage.as_c() == self.frame.stage);
-        if is_one { Ok(()) } else { Err(wrong_stage(self.frame, stages)) }
+        let is_one = stages.iter().any(|stage| stage.as_c() == self.frame().stage);
+        if is_one { Ok(()) } else { Err(wrong_stage(self.frame(), stages)) }
     }
 
     /// Whether each result has the memory of the operand with its index, as it has if the program asked XLA for it
@@ -146,7 +195,7 @@ impl<'a> Call<'a> {
     #[must_use]
     #[inline]
     pub fn is_in_place(&self) -> bool {
-        let ffi::CallFrame { args, rets, .. } = self.frame;
+        let ffi::CallFrame { args, rets, .. } = self.frame();
         let has_sizes = args.struct_size >= ffi::Args::END && rets.struct_size >= ffi::Rets::END;
         let has_operands = 0 < rets.size && rets.size <= args.size;
         if !has_sizes || !has_operands {
@@ -155,7 +204,10 @@ impl<'a> Call<'a> {
         if !both_can_be_read(args.types, rets.types) || !both_can_be_read(args.items, rets.items) {
             return false;
         }
-        (0..usize::try_from(rets.size).unwrap_or(0)).all(|index| {
+        let mut left = usize::try_from(rets.size).unwrap_or(1);
+        // There is one to look at. From the last to the first takes no other counter.
+        loop {
+            let index = left - 1;
             // SAFETY: both lists can be read and have more than `index` types.
             let types = unsafe { (*args.types.add(index), *rets.types.add(index)) };
             // SAFETY: and as many entries.
@@ -166,9 +218,18 @@ impl<'a> Call<'a> {
             }
             // SAFETY: entries of this type point to buffers, which start with their size.
             let sizes = unsafe { ((*operand).struct_size, (*result).struct_size) };
+            if sizes.0 < ffi::Buffer::END || sizes.1 < ffi::Buffer::END {
+                return false;
+            }
             // SAFETY: they are long enough to have `data`.
-            sizes.0 >= ffi::Buffer::END && sizes.1 >= ffi::Buffer::END && unsafe { (*operand).data == (*result).data }
-        })
+            if unsafe { (*operand).data != (*result).data } {
+                return false;
+            }
+            left -= 1;
+            if left == 0 {
+                return true;
+            }
+        }
     }
 
     /// The operands.
@@ -176,7 +237,7 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn args(&self) -> Result<Buffers<'a, Arg>, Error> {
-        let ffi::Args { struct_size, size, types, items, .. } = self.frame.args;
+        let ffi::Args { struct_size, size, types, items, .. } = self.frame().args;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
     }
@@ -186,7 +247,7 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The frame is malformed.
     pub fn rets(&self) -> Result<Buffers<'a, Ret>, Error> {
-        let ffi::Rets { struct_size, size, types, items, .. } = self.frame.rets;
+        let ffi::Rets { struct_size, size, types, items, .. } = self.frame().rets;
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
         unsafe { Buffers::open(struct_size, size, types, items) }
     }
@@ -197,7 +258,7 @@ impl<'a> Call<'a> {
     /// The frame is malformed.
     pub fn attributes(&self) -> Result<Attributes<'a>, Error> {
         // SAFETY: `Call::open` was promised that the frame holds what the C interface says.
-        unsafe { Attributes::open(&self.frame.attrs) }
+        unsafe { Attributes::open(&self.frame().attrs) }
     }
 
     /// The stream on which the call runs, of the platform's own type. There is none on the host.
@@ -218,27 +279,37 @@ impl<'a> Call<'a> {
             _ => error,
         })?;
         let mut args = ffi::StreamGetArgs::new();
-        args.ctx = self.frame.ctx;
+        args.ctx = self.frame().ctx;
         // SAFETY: the runtime's own function, with the context that it gave.
         unsafe { self.ask(get, &raw mut args) }.map_err(|error| wrong_platform(error.message()))?;
         NonNull::new(args.stream).ok_or_else(|| wrong_platform("the runtime gave a null stream"))
     }
 
     pub(crate) fn copy(&self) -> Self {
-        Self { frame: self.frame }
+        Self { frame: self.frame, lifetime: PhantomData }
     }
 
     pub(crate) fn context(&self) -> *mut ffi::Context {
-        self.frame.ctx
+        self.frame().ctx
+    }
+
+    /// Sets what the results of the call wait for.
+    ///
+    /// # Safety
+    /// It is a future that the runtime of the call has made for it.
+    pub(crate) unsafe fn set_future(&self, future: NonNull<ffi::Future>) {
+        // SAFETY: a runtime that makes futures has a place for one behind the fields that a frame's size counts (`FUTURE_OFFSET`), for the
+        // handler to write. No reference to the frame reaches as far.
+        unsafe { self.frame.as_ptr().byte_add(ffi::FUTURE_OFFSET).cast::<*mut ffi::Future>().write(future.as_ptr()) };
     }
 
     pub(crate) fn stage_number(&self) -> c_int {
-        self.frame.stage
+        self.frame().stage
     }
 
     /// Which runtime it is.
     pub(crate) fn api_address(&self) -> usize {
-        self.frame.api.addr()
+        self.frame().api.addr()
     }
 
     /// A function of the runtime's table, which may be shorter than this crate's.
@@ -251,7 +322,7 @@ impl<'a> Call<'a> {
         _: fn(&ffi::Api) -> Option<F>,
         name: &str,
     ) -> Result<F, Error> {
-        let api = self.frame.api;
+        let api = self.frame().api;
         if !can_be_read(api) {
             return Err(bad_pointer("XLA_FFI_Api", api.cast()));
         }

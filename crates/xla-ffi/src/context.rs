@@ -158,6 +158,17 @@ unsafe extern "C" fn run_work(data: *mut c_void) {
     work.run();
 }
 
+/// A task of [`ThreadPool::spawn`].
+struct Task(Box<dyn FnOnce() + Send>);
+
+unsafe extern "C" fn run_task(data: *mut c_void) {
+    // SAFETY: made by `spawn`, once for each task.
+    let task = unsafe { Box::from_raw(data.cast::<Task>()) };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(task.0)) {
+        drop(panic_text(panic));
+    }
+}
+
 impl ThreadPool<'_> {
     /// How many threads there are.
     ///
@@ -193,7 +204,7 @@ impl ThreadPool<'_> {
             all_done: Condvar::new(),
         });
         for _ in 1..count.min(self.threads().unwrap_or(1)) {
-            if self.schedule(&work).is_err() {
+            if self.schedule_work(&work).is_err() {
                 break; // this thread does all that no other one does
             }
         }
@@ -208,20 +219,38 @@ impl ThreadPool<'_> {
         }
     }
 
-    fn schedule(&self, work: &Arc<Work>) -> Result<(), Error> {
-        let mut args = ffi::ThreadPoolScheduleArgs::new();
-        args.ctx = self.0.context();
-        args.task = Some(run_work);
-        args.data = Arc::into_raw(work.clone()).cast_mut().cast();
-        let data = args.data;
-        let scheduled = function!(self.0, thread_pool_schedule, "XLA_FFI_ThreadPool_Schedule")
-            // SAFETY: the runtime's own function, with the context that it gave; it runs the task once.
-            .and_then(|schedule| unsafe { self.0.ask(schedule, &raw mut args) });
+    /// Calls `task` on a thread of the pool, some time, and goes on meanwhile; on this thread if the runtime has no other. It is what the work
+    /// of a [`Future`](crate::Future) can run on. If it panics, the panic goes no further.
+    pub fn spawn(&self, task: impl FnOnce() + Send + 'static) {
+        let data = Box::into_raw(Box::new(Task(Box::new(task))));
+        // SAFETY: `run_task` takes what is made here, once.
+        if unsafe { self.schedule(run_task, data.cast()) }.is_err() {
+            // SAFETY: not taken by a task.
+            unsafe { run_task(data.cast()) };
+        }
+    }
+
+    fn schedule_work(&self, work: &Arc<Work>) -> Result<(), Error> {
+        let data = Arc::into_raw(work.clone());
+        // SAFETY: `run_work` takes what is made here, once.
+        let scheduled = unsafe { self.schedule(run_work, data.cast_mut().cast()) };
         if scheduled.is_err() {
             // SAFETY: made above, and not taken by a task.
-            drop(unsafe { Arc::from_raw(data.cast::<Work>().cast_const()) });
+            drop(unsafe { Arc::from_raw(data) });
         }
         scheduled
+    }
+
+    /// # Safety
+    /// The task may be called with that data, once, on any thread.
+    unsafe fn schedule(&self, task: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> Result<(), Error> {
+        let mut args = ffi::ThreadPoolScheduleArgs::new();
+        args.ctx = self.0.context();
+        args.task = Some(task);
+        args.data = data;
+        let schedule = function!(self.0, thread_pool_schedule, "XLA_FFI_ThreadPool_Schedule")?;
+        // SAFETY: the runtime's own function, with the context that it gave; it runs the task once, unless it returns an error.
+        unsafe { self.0.ask(schedule, &raw mut args) }
     }
 }
 

@@ -26,6 +26,12 @@ pub struct Context {
     _opaque: [u8; 0],
 }
 
+/// `XLA_FFI_Future`: owned by the runtime, made by [`Api::future_create`].
+#[repr(C)]
+pub struct Future {
+    _opaque: [u8; 0],
+}
+
 /// A C struct that starts with its own size.
 ///
 /// # Safety
@@ -458,6 +464,57 @@ mirror! {
     }
 
     /// ```c
+    /// struct XLA_FFI_Future_Create_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_Future* future;  // out
+    /// };
+    /// ```
+    "XLA_FFI_Future_Create_Args" FutureCreateArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Written by the runtime.
+        "future" future: *mut Future,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Future_SetAvailable_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_Future* future;
+    /// };
+    /// ```
+    "XLA_FFI_Future_SetAvailable_Args" FutureSetAvailableArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Completed by this.
+        "future" future: *mut Future,
+    }
+
+    /// ```c
+    /// struct XLA_FFI_Future_SetError_Args {
+    ///   size_t struct_size;
+    ///   XLA_FFI_InternalExtension* extension_start;
+    ///   XLA_FFI_Future* future;
+    ///   XLA_FFI_Error* error;  // ownership is transferred to the XLA runtime
+    /// };
+    /// ```
+    "XLA_FFI_Future_SetError_Args" FutureSetErrorArgs {
+        /// Size of this struct as its writer knew it.
+        "struct_size" struct_size: usize,
+        /// Unused.
+        "extension_start" extension_start: *mut Extension,
+        /// Completed by this.
+        "future" future: *mut Future,
+        /// Taken by the runtime.
+        "error" error: *mut Error,
+    }
+
+    /// ```c
     /// struct XLA_FFI_RunId_Get_Args {
     ///   size_t struct_size;
     ///   XLA_FFI_InternalExtension* extension_start;
@@ -685,12 +742,12 @@ mirror! {
         "XLA_FFI_ThreadPool_Schedule" thread_pool_schedule: Option<unsafe extern "C" fn(*mut ThreadPoolScheduleArgs) -> *mut Error>,
         /// Counts those threads.
         "XLA_FFI_ThreadPool_NumThreads" thread_pool_num_threads: Option<unsafe extern "C" fn(*mut ThreadPoolNumThreadsArgs) -> *mut Error>,
-        /// Not used here.
-        "XLA_FFI_Future_Create" future_create: *const c_void,
-        /// Not used here.
-        "XLA_FFI_Future_SetAvailable" future_set_available: *const c_void,
-        /// Not used here.
-        "XLA_FFI_Future_SetError" future_set_error: *const c_void,
+        /// Makes a future.
+        "XLA_FFI_Future_Create" future_create: Option<unsafe extern "C" fn(*mut FutureCreateArgs) -> *mut Error>,
+        /// Completes one.
+        "XLA_FFI_Future_SetAvailable" future_set_available: Option<unsafe extern "C" fn(*mut FutureSetAvailableArgs) -> *mut Error>,
+        /// Completes one with an error.
+        "XLA_FFI_Future_SetError" future_set_error: Option<unsafe extern "C" fn(*mut FutureSetErrorArgs) -> *mut Error>,
         /// Gives the number of the run.
         "XLA_FFI_RunId_Get" run_id_get: Option<unsafe extern "C" fn(*mut RunIdGetArgs) -> *mut Error>,
         /// Gives the number of the device.
@@ -746,6 +803,12 @@ pub struct TypeId {
     pub type_id: i64,
 }
 
+/// Where a call frame has its `XLA_FFI_Future* future`, which the handler writes: null unless the results come later.
+///
+/// The header's own size of a frame ends before it (`XLA_FFI_DEFINE_STRUCT_TRAITS(XLA_FFI_CallFrame, attrs)`), so `struct_size` does not tell
+/// whether it is there. It came together with [`Api::future_create`]: where the table has that, the frame has this.
+pub const FUTURE_OFFSET: usize = CallFrame::END;
+
 /// The type of a handler.
 pub type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut Error;
 
@@ -759,6 +822,8 @@ pub const STAGE_PREPARE: c_int = 1;
 pub const STAGE_INITIALIZE: c_int = 2;
 /// `XLA_FFI_ExecutionStage_EXECUTE`.
 pub const STAGE_EXECUTE: c_int = 3;
+/// `XLA_FFI_ExecutionStage_RECORD`, since FFI API 0.5.
+pub const STAGE_RECORD: c_int = 4;
 /// `XLA_FFI_ArgType_BUFFER` and `XLA_FFI_RetType_BUFFER`.
 pub const ARG_BUFFER: c_int = 1;
 /// `XLA_FFI_AttrType_ARRAY`.

@@ -5,6 +5,7 @@ use crate::boundary::{Traits, handle_stages};
 use crate::call::{Arg, Buffer, Buffers, Call, Ret, Stage};
 use crate::error::{Code, Error};
 use crate::ffi;
+use crate::future::Future;
 use crate::state::NewState;
 
 /// A handler: what [`handler!`](crate::handler!) makes of a function.
@@ -59,7 +60,8 @@ pub unsafe extern "C" fn entry<H: Handler + ?Sized>(frame: *mut ffi::CallFrame) 
 /// A call with other operands, results or attributes is an error that says what there was and what was wanted. `; factor, ..` lets there
 /// be other attributes.
 ///
-/// `stage = Prepare` makes a handler for another [`Stage`], `traits = …` says other [`Traits`] than none:
+/// `stage = Prepare` makes a handler for another [`Stage`]. Operands and results hold no data before EXECUTE: there they may be left out, or are
+/// taken as views in [`Device`](crate::Device) memory. `traits = …` says other [`Traits`] than none:
 ///
 /// ```
 /// # use xla_ffi::{Error, NewState, State, Output, Traits, handler};
@@ -136,15 +138,16 @@ macro_rules! export {
     };
 }
 
-/// What a handler's function returns: nothing, [`NewState`], or a `Result` of one of them.
+/// What a handler's function returns: nothing, [`NewState`], [`Future`], or a `Result` of one of them.
 pub trait Outcome: sealed::Outcome {}
 
 impl Outcome for () {}
 impl<S: Send + Sync + 'static> Outcome for NewState<S> {}
+impl Outcome for Future<'_> {}
 impl<O: Outcome> Outcome for Result<O, Error> {}
 
 mod sealed {
-    use super::{Call, Error, NewState};
+    use super::{Call, Error, Future, NewState};
 
     pub trait Outcome {
         fn give(self, call: &Call<'_>) -> Result<(), Error>;
@@ -159,6 +162,12 @@ mod sealed {
     impl<S: Send + Sync + 'static> Outcome for NewState<S> {
         fn give(self, call: &Call<'_>) -> Result<(), Error> {
             self.set(call)
+        }
+    }
+
+    impl Outcome for Future<'_> {
+        fn give(self, call: &Call<'_>) -> Result<(), Error> {
+            self.start(call)
         }
     }
 
@@ -255,13 +264,16 @@ impl<'a> Parameters<'a> {
         self.attributes.get(name)
     }
 
-    /// Ends reading. `others` says whether there may be attributes that were not read.
+    /// Ends reading. `others` says whether there may be attributes that were not read. Operands and results may be left out in the stages
+    /// in which they hold no data.
     ///
     /// # Errors
     /// There are operands, results or attributes that were not read.
     pub fn finish(self, others: bool) -> Result<Finished<'a>, Error> {
-        all_read("operands", self.operands.len(), self.next_operand)?;
-        all_read("results", self.results.len(), self.next_result)?;
+        if self.call.stage_number() == ffi::STAGE_EXECUTE {
+            all_read("operands", self.operands.len(), self.next_operand)?;
+            all_read("results", self.results.len(), self.next_result)?;
+        }
         if !others && !self.attributes.is_empty() {
             self.attributes.only("", &self.known)?;
         }
@@ -270,6 +282,20 @@ impl<'a> Parameters<'a> {
 
     pub(crate) fn call(&self) -> &Call<'a> {
         &self.call
+    }
+
+    /// An error if the elements of that operand or result may not be there yet.
+    pub(crate) fn check_elements(&self, name: &str) -> Result<(), Error> {
+        if self.call.stage_number() == ffi::STAGE_EXECUTE {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::FailedPrecondition,
+            format!(
+                "`{name}` has no elements before the stage \"execute\"; a handler for another one can have views in `Device` memory, with dimensions \
+                 and addresses alone"
+            ),
+        ))
     }
 
     pub(crate) fn has_operands(&self) -> bool {

@@ -32,7 +32,7 @@ pub use attribute::Attribute;
 use attribute::Built;
 pub use invocation::{CallSite, Invocation, Results};
 pub use runtime::api;
-use runtime::{Context, Error, Stream, shared_api};
+use runtime::{Context, Error, Stream, shared_api, wait_for};
 
 use crate::{Traits, ffi};
 
@@ -43,6 +43,13 @@ struct Buffer {
     dtype: i32,
     dims: Vec<i64>,
     data: *mut c_void,
+}
+
+/// A frame as C has it: what its size counts, and the future behind.
+#[repr(C)]
+struct WithFuture {
+    frame: ffi::CallFrame,
+    future: *mut ffi::Future,
 }
 
 /// A change that is made to a frame just before it is used.
@@ -139,7 +146,7 @@ impl Frame {
         self.context.asked
     }
 
-    /// Calls a handler.
+    /// Calls a handler, and waits for its results if they come later.
     ///
     /// # Errors
     /// What the handler reported.
@@ -177,7 +184,13 @@ impl Frame {
     pub unsafe fn call(&mut self, handler: ffi::Handler) -> Result<(), Failure> {
         self.with_frame(|frame| {
             // SAFETY: the caller's contract; the frame is complete, and lives until the handler returns.
-            let error = unsafe { handler(frame) };
+            let mut error = unsafe { handler(frame) };
+            if error.is_null() {
+                // SAFETY: behind the frame is its future, null or one of this runtime (`with_frame`).
+                let future = unsafe { frame.byte_add(ffi::FUTURE_OFFSET).cast::<*mut ffi::Future>().read() };
+                // SAFETY: as above, and this is the one wait for it.
+                error = unsafe { wait_for(future) };
+            }
             if error.is_null() {
                 return Ok(());
             }
@@ -198,7 +211,7 @@ impl Frame {
 
         let attrs = Built::new(&mut self.attrs);
 
-        let mut frame = ffi::CallFrame {
+        let frame = ffi::CallFrame {
             struct_size: size_of::<ffi::CallFrame>(),
             extension_start: null_mut(),
             api: shared_api(),
@@ -220,10 +233,11 @@ impl Frame {
             },
             attrs: attrs.attrs(),
         };
+        let mut whole = WithFuture { frame, future: null_mut() };
         for tweak in &mut self.tweaks {
-            tweak(&mut frame);
+            tweak(&mut whole.frame);
         }
-        use_frame(&raw mut frame)
+        use_frame((&raw mut whole).cast())
     }
 }
 

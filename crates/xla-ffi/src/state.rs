@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
+use crate::boundary::panic_text;
 use crate::call::{Call, Stage, function};
 use crate::error::{Code, Error};
 use crate::ffi;
@@ -57,7 +58,7 @@ unsafe extern "C" fn drop_state<S>(state: *mut c_void) {
     let state = unsafe { Box::from_raw(state.cast::<S>()) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(state))) {
         // There is no call to report it to.
-        core::mem::forget(panic);
+        drop(panic_text(panic));
     }
 }
 
@@ -69,6 +70,7 @@ fn type_id<S: Any>(call: &Call<'_>) -> Result<ffi::TypeId, Error> {
         /// The runtime may keep a pointer to it.
         _info: &'static SharedInfo,
     }
+    #[repr(transparent)]
     struct SharedInfo(ffi::TypeInfo);
     // SAFETY: nothing writes to it.
     unsafe impl Sync for SharedInfo {}
@@ -84,17 +86,24 @@ fn type_id<S: Any>(call: &Call<'_>) -> Result<ffi::TypeId, Error> {
     }
     let mut info = ffi::TypeInfo::new();
     info.deleter = Some(drop_state::<S>);
-    let info: &'static SharedInfo = Box::leak(Box::new(SharedInfo(info)));
+    let info = Box::into_raw(Box::new(SharedInfo(info)));
     // Other libraries of the process may have types of that name.
     let name = format!("{}@{:p}", type_name::<S>(), drop_state::<S> as *const ());
     let mut type_id = ffi::TypeId { type_id: 0 };
     let mut args = ffi::TypeRegisterArgs::new();
     args.name = ffi::ByteSpan { ptr: name.as_ptr().cast(), len: name.len() };
     args.type_id = &raw mut type_id;
-    args.type_info = &raw const info.0;
-    let register = function!(call, type_register, "XLA_FFI_Type_Register")?;
-    // SAFETY: the runtime's own function. A number of 0 asks for one.
-    unsafe { call.ask(register, &raw mut args) }?;
+    args.type_info = info.cast_const().cast();
+    let registered = function!(call, type_register, "XLA_FFI_Type_Register")
+        // SAFETY: the runtime's own function. A number of 0 asks for one.
+        .and_then(|register| unsafe { call.ask(register, &raw mut args) });
+    if let Err(error) = registered {
+        // SAFETY: made above, and a runtime that has not registered it does not keep it.
+        drop(unsafe { Box::from_raw(info) });
+        return Err(error);
+    }
+    // SAFETY: made above, and never freed from here on.
+    let info: &'static SharedInfo = unsafe { &*info };
     known.insert(key, Registered { type_id: type_id.type_id, _info: info });
     Ok(type_id)
 }

@@ -120,6 +120,15 @@ macro_rules! views {
             pub fn as_ptr(&self) -> *const T {
                 self.0.data
             }
+
+            /// A view that was there before, of its dimensions and its address.
+            ///
+            /// # Safety
+            /// They are those of such a view of the same call, whose elements are there for `'a`, and which is not used meanwhile.
+            pub(crate) unsafe fn of_parts(dims: &'a [i64], data: *mut T) -> Self {
+                let len = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product();
+                Self(View { dims, data, len, memory: PhantomData })
+            }
         }
 
         impl<T: Element, const RANK: usize, M> fmt::Debug for $name<'_, T, RANK, M> {
@@ -326,6 +335,9 @@ fn place<T, const RANK: usize, M: Memory>(
 
 impl<'a, T: Element, const RANK: usize, M: Memory> Parameter<'a> for Operand<'a, T, RANK, M> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
+        if M::IS_HOST {
+            parameters.check_elements(name)?;
+        }
         let (index, buffer) = parameters.operand(name)?;
         let view = view(buffer, index, name)?;
         check_values(&view, index, name)?;
@@ -342,6 +354,9 @@ impl<'a, T: Element, const RANK: usize, M: Memory> Listed<'a> for Operand<'a, T,
 
 impl<'a, T: Element, const RANK: usize, M: Memory> Parameter<'a> for Output<'a, T, RANK, M> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
+        if M::IS_HOST {
+            parameters.check_elements(name)?;
+        }
         let (index, buffer) = parameters.result(name)?;
         let view = view(buffer, index, name)?;
         parameters.claim(place(&view, true, "result", index, name))?;
@@ -357,6 +372,9 @@ impl<'a, T: Element, const RANK: usize, M: Memory> Listed<'a> for Output<'a, T, 
 
 impl<'a, T: Element, const RANK: usize, M: Memory> Parameter<'a> for InPlace<'a, T, RANK, M> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
+        if M::IS_HOST {
+            parameters.check_elements(name)?;
+        }
         let (index, buffer) = parameters.operand(name)?;
         let operand: View<'a, T, RANK, M> = view(buffer, index, name)?;
         let (result_index, buffer) = parameters.result(name)?;
@@ -390,6 +408,7 @@ impl<'a, T: Element, const RANK: usize, M: Memory> Listed<'a> for InPlace<'a, T,
 /// An operand of any element type, to look at: its elements are copied when they are read.
 impl<'a> Parameter<'a> for Buffer<'a, Arg> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
+        parameters.check_elements(name)?;
         let (index, buffer) = parameters.operand(name)?;
         // A type without a size has no Rust type, so nothing reads its elements.
         let bytes = buffer.elements()?.saturating_mul(buffer.dtype().bytes().unwrap_or(0));

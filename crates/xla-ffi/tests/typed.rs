@@ -4,10 +4,11 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use xla_ffi::mock::{Attribute, CallSite, Failure, Invocation, Results};
 use xla_ffi::{
-    Arg, Attributes, BF16, Buffer, Code, Complex, Device, DeviceOrdinal, Element, Error, F16, Handler, InPlace,
+    Arg, Attributes, BF16, Buffer, Code, Complex, Device, DeviceOrdinal, Element, Error, F16, Future, Handler, InPlace,
     NewState, Operand, Output, Prepared, Ret, RunId, Scratch, State, Stream, ThreadPool, Token, Traits, attributes,
     handler,
 };
@@ -369,6 +370,18 @@ fn a_handler_of_a_gpu_gets_the_stream_and_addresses() {
     assert!(text.contains("it was registered for the wrong platform"), "{text}");
 }
 
+fn nothing() {}
+
+handler!(Combined = nothing(), traits = Traits::COMMAND_BUFFER_COMPATIBLE.and(Traits::from_bits(1 << 7)));
+
+#[test]
+fn traits_combine() {
+    assert_eq!(Combined::TRAITS, Traits::from_bits(1 << 7) | Traits::COMMAND_BUFFER_COMPATIBLE);
+    assert_eq!(Combined::TRAITS.bits(), 0b1000_0001);
+    assert!(Combined::TRAITS.contains(Traits::COMMAND_BUFFER_COMPATIBLE) && Combined::TRAITS.contains(Traits::NONE));
+    assert!(!Traits::NONE.contains(Traits::COMMAND_BUFFER_COMPATIBLE));
+}
+
 fn scratch(mut scratch: Scratch<'_>, bytes: u64) -> Result<(), Error> {
     let first = scratch.allocate(64, 16)?;
     let second = scratch.allocate(usize::try_from(bytes).unwrap(), 16)?;
@@ -485,12 +498,157 @@ fn a_state_that_is_missing_or_cannot_be_made_is_an_error() {
     assert_eq!(text, "13 is no number to start from");
 }
 
+fn record(calls: State<'_, Counter>, mut y: Output<'_, u64, 0, Device>) {
+    calls.0.fetch_add(1, Ordering::Relaxed);
+    assert!(!y.as_mut_ptr().is_null());
+}
+
+handler!(Record = record(calls, y; ..), stage = Record);
+
+fn prepare_with(x: Operand<'_, f32, 1>) {
+    assert!(x.is_empty());
+}
+
+fn prepare_at(x: Operand<'_, f32, 1, Device>, y: Option<Output<'_, f32, 1, Device>>) {
+    assert_eq!((x.len(), y.map(|y| y.len())), (2, Some(3)));
+}
+
+handler!(PrepareWithout = prepare(counter; ..), stage = Prepare);
+handler!(PrepareWith = prepare_with(x), stage = Prepare);
+handler!(PrepareAt = prepare_at(x, y), stage = Prepare);
+
+#[test]
+fn operands_have_no_elements_before_they_hold_data_and_may_be_left_out() {
+    let call = || Invocation::new().operand(&[2], &[1.0_f32, 2.0]).result::<f32>(&[3]);
+    let mut site = CallSite::new();
+    site.run::<Start>(Invocation::new().scalar("from", 5_u64)).map(|_| ()).unwrap();
+    site.run::<PrepareWithout>(call()).map(|_| ()).unwrap();
+    run::<PrepareAt>(call()).map(|_| ()).unwrap();
+    let text = fails::<PrepareWith>(call(), Code::FailedPrecondition);
+    assert!(text.starts_with("`x` has no elements before the stage \"execute\""), "{text}");
+}
+
+#[test]
+fn a_handler_may_be_for_the_stage_in_which_graphs_are_recorded() {
+    let mut site = CallSite::new();
+    site.run::<Start>(Invocation::new().scalar("from", 5_u64)).map(|_| ()).unwrap();
+    site.run::<Record>(Invocation::new().result::<u64>(&[])).map(|_| ()).unwrap();
+    let (_, text) = site.run_in::<Record>(3, Invocation::new()).map(|_| ()).unwrap_err();
+    assert!(text.contains("register it as the \"record\" handler"), "{text}");
+}
+
 #[test]
 fn a_handler_is_not_called_in_a_stage_that_it_is_not_for() {
     let call = Invocation::new().scalar("from", 5_u64);
     let (code, text) = CallSite::new().run_in::<Start>(3, call).map(|_| ()).unwrap_err();
     assert_eq!(code, Code::Unimplemented as i32);
     assert!(text.contains("this handler is for stage 0 (INSTANTIATE) alone"), "{text}");
+}
+
+// Results that come later.
+
+fn later<'a>(x: Operand<'a, f64, 1>, y: Output<'a, f64, 1>, how: i64) -> Result<Future<'a>, Error> {
+    if how < 0 {
+        return Err(Error::new(Code::OutOfRange, "not even a future"));
+    }
+    Ok(Future::new((x, y), move |mut promise| {
+        assert_ne!(how, 5, "it does not start");
+        if how == 0 {
+            let (x, mut y) = promise.parameters();
+            y.fill_with(|index| -x[index]);
+            return promise.complete(Ok(()));
+        }
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            match how {
+                1 => promise.fulfil(|(x, mut y)| {
+                    assert_eq!((x.dims(), y.dims()), (&[2][..], &[2][..]));
+                    y.fill_with(|index| 2.0 * x[index]);
+                    Ok(())
+                }),
+                2 => promise.fulfil(|(_, mut y)| y.write(&[1.0])),
+                3 => promise.fulfil(|_| panic!("no luck")),
+                _ => drop(promise),
+            }
+        });
+    }))
+}
+
+handler!(Later = later(x, y; how));
+
+#[test]
+fn results_that_come_later_are_there_when_the_call_is_done() {
+    let call = |how: i64| Invocation::new().operand(&[2], &[1.0_f64, 3.0]).result::<f64>(&[2]).scalar("how", how);
+    assert_eq!(run::<Later>(call(0)).unwrap().get::<f64>(0), [-1.0, -3.0]);
+    assert_eq!(run::<Later>(call(1)).unwrap().get::<f64>(0), [2.0, 6.0]);
+    assert_eq!(fails::<Later>(call(-1), Code::OutOfRange), "not even a future");
+    let text = fails::<Later>(call(2), Code::InvalidArgument);
+    assert!(text.starts_with("the handler has 1 values for a result of f64[2]"), "{text}");
+    assert_eq!(fails::<Later>(call(3), Code::Internal), "the handler panicked: no luck");
+    let dropped = fails::<Later>(call(4), Code::Aborted);
+    assert_eq!(
+        dropped,
+        "the results of the call never came: the handler's promise was dropped before it was completed"
+    );
+    let dropped = fails::<Later>(call(5), Code::Aborted);
+    assert!(dropped.ends_with("dropped by a panic before it was completed"), "{dropped}");
+}
+
+fn all_later<'a>(
+    first: Operand<'a, i32, 0>,
+    others: Vec<Operand<'a, i32, 1>>,
+    sum: Output<'a, i32, 0>,
+    count: Option<Output<'a, u8, 0>>,
+    pool: ThreadPool<'a>,
+) -> Future<'a> {
+    Future::new((first, others, (sum, count)), move |promise| {
+        pool.spawn(move || {
+            promise.fulfil(|(first, others, (mut sum, count))| {
+                if let Some(mut count) = count {
+                    count.write(&[u8::try_from(others.len()).unwrap()])?;
+                }
+                sum.write(&[first[0] + others.iter().flat_map(|other| other.iter()).sum::<i32>()])
+            });
+        });
+    })
+}
+
+handler!(AllLater = all_later(first, others, sum, count, pool));
+
+#[test]
+fn what_is_left_out_or_many_can_be_used_later_on_the_threads_of_the_host() {
+    let call = || Invocation::new().operand(&[], &[5_i32]).result::<i32>(&[]);
+    assert_eq!(run::<AllLater>(call()).unwrap().get::<i32>(0), [5]);
+    let call = call().operand(&[2], &[1_i32, 2]).operand(&[1], &[4_i32]).result::<u8>(&[]);
+    let results = run::<AllLater>(call).unwrap();
+    assert_eq!((results.get::<i32>(0), results.get::<u8>(1)), (vec![12], vec![2]));
+}
+
+fn double_later(x: InPlace<'_, f32>) -> Future<'_> {
+    Future::new(x, |promise| {
+        std::thread::spawn(|| {
+            promise.fulfil(|mut x| {
+                x.iter_mut().for_each(|x| *x *= 2.0);
+                Ok(())
+            });
+        });
+    })
+}
+
+handler!(DoubleLater = double_later(x));
+
+fn too_early() -> Future<'static> {
+    Future::new((), |_| {})
+}
+
+handler!(TooEarly = too_early(), stage = Initialize);
+
+#[test]
+fn a_future_is_for_a_change_in_place_too_and_for_the_last_stage_alone() {
+    let call = Invocation::new().operand(&[2], &[1.0_f32, 3.0]).in_place(0);
+    assert_eq!(run::<DoubleLater>(call).unwrap().get::<f32>(0), [2.0, 6.0]);
+    let text = fails::<TooEarly>(Invocation::new(), Code::Unimplemented);
+    assert_eq!(text, "only in the stage \"execute\" may a handler return a future");
 }
 
 // Errors.

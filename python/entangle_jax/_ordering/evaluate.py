@@ -13,7 +13,9 @@ from entangle_jax import _private
 from entangle_jax._entangle import entangle
 from entangle_jax._ordering import jaxprs, objects
 from entangle_jax._ordering.plan import Access, Plan, Planner, Region
+from entangle_jax._ordering.saved import saved_p
 from entangle_jax._ordering.world import Cell, World
+from entangle_jax._primitive import entangle_p
 
 _private.register_exclusion(__file__)
 
@@ -32,6 +34,8 @@ class Evaluation:
 
     cells: objects.Cells
     planner: Planner
+    saves: bool
+    """Whether a checkpoint around it saves what accesses gave. In a `while_loop` it cannot save anything."""
 
     def cells_of(self, step: Access | Region | Plan) -> dict[Cell, bool]:
         """What a step touches that has to be in order, and whether it writes it."""
@@ -56,6 +60,8 @@ class Evaluation:
                     outs, world = self._access(step, eqn, ins, world)
                 else:
                     outs, world = RULES[eqn.primitive.name](self, step, eqn, ins, world)
+                    if eqn.primitive.name == "while":
+                        outs = self._saved(outs)
             values |= dict(zip(eqn.outvars, outs, strict=True))
         return [read(atom) for atom in jaxpr.outvars], world
 
@@ -69,15 +75,30 @@ class Evaluation:
         bind = without_derivative(call, eqn) if step.has_derivative else call
         if not step.witnesses or (waits and not step.waits):
             outs, witness = _guarded(bind, eqn, ins, waits, step.witnesses)
+            *outs, witness = self._saved([*outs, witness])
             return outs, world.after(cells, (witness,), kept=step.kept)
         if waits:
             which = step.waits if step.all_of_it else step.waits[:1]
-            moved = entangle([jnp.asarray(ins[i]) for i in which], *waits)
+            moved = _waiting([ins[i] for i in which], waits)
             for i, value in zip(which, moved, strict=True):
                 ins[i] = value
         outs = bind(*ins)
+        if not step.kept:  # or JAX saves it: what has a side effect it never makes again
+            outs = self._saved(outs)
         witnesses = step.witnesses if step.all_of_it else step.witnesses[:1]
         return outs, world.after(cells, tuple(outs[i] for i in witnesses), kept=step.kept)
+
+    def _saved(self, values: list[Any]) -> list[Any]:
+        return [saved_p.bind(value) for value in values] if self.saves else values
+
+
+def _waiting(values: list[Any], waits: list[Any]) -> list[Any]:
+    """The values, which wait for the others: `entangle` without a look at what is known to be arrays."""
+    values = [value if isinstance(value, jax.Array) else jnp.asarray(value) for value in values]
+    of = {id(value) for value in values}
+    if len(of) < len(values) or not of.isdisjoint(map(id, waits)):
+        return entangle(values, *waits)
+    return list(entangle_p.bind(*values, *waits, n=len(values), shared=()))
 
 
 def _guarded(

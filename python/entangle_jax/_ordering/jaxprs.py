@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -138,12 +139,43 @@ def bind_jit(eqn: Any, jaxpr: Any, more: Sequence[Any], operands: Sequence[Any],
     return list(eqn.primitive.bind(*more, *operands, **params))
 
 
-def bind_checkpoint(eqn: Any, jaxpr: Any, policy: Any, operands: Sequence[Any]) -> list[Any]:
+@functools.cache
+def _plain_jit() -> tuple[Any, dict[str, Any]]:
+    """The primitive of jitted functions, and its parameters where none is given, for no arguments and no results."""
+    with jax.disable_jit(False):
+        (eqn,) = jax.make_jaxpr(jax.jit(lambda: (), inline=False))().eqns
+    return eqn.primitive, eqn.params
+
+
+def closed(jaxpr: Any) -> Any:
+    """A jaxpr without constants, as a parameter of a jitted function: until jax 0.11 that is of another type."""
+    kind = type(_plain_jit()[1]["jaxpr"])
+    return jaxpr if isinstance(jaxpr, kind) else kind(jaxpr, ())
+
+
+def bind_new_jit(name: str, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
+    """Bind a jitted function of that name, which is not inlined and has no settings of its own."""
+    primitive, plain = _plain_jit()
+    count_in, count_out = len(operands), len(opened(jaxpr).jaxpr.outvars)
+    params = plain | {
+        "name": name,
+        "jaxpr": jaxpr,
+        "ctx_mesh": _private.get_ctx_mesh(False),
+        "in_shardings": (_private.UNSPECIFIED,) * count_in,
+        "in_layouts": (None,) * count_in,
+        "donated_invars": (False,) * count_in,
+        "out_shardings": (_private.UNSPECIFIED,) * count_out,
+        "out_layouts": (None,) * count_out,
+    }
+    return list(primitive.bind(*operands, **params))
+
+
+def bind_checkpoint(eqn: Any, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
     """Bind a checkpointed function again. Its jaxpr must be without constants, so they become operands."""
     inner, consts = opened(jaxpr)
     if consts:
         inner = _private.convert_constvars_jaxpr(inner)
-    params = dict(eqn.params) | {"jaxpr": inner, "policy": policy}
+    params = dict(eqn.params) | {"jaxpr": inner}
     return list(eqn.primitive.bind(*consts, *operands, **params))
 
 

@@ -76,7 +76,8 @@ def element_of(origins: Origins, index: int) -> Origins:
 # Operations that return a value with its elements in place, or one of several values.
 _FORWARDS = {
     "copy", "copy_p", "squeeze", "stop_gradient", "device_put", "sharding_constraint", "reshard", "pvary", "pcast",
-    "optimization_barrier", "mesh_cast", "layout_constraint", "name", "entangle", "entangle_testing_native",
+    "optimization_barrier", "mesh_cast", "layout_constraint", "name", "entangle", "entangle_saved",
+    "entangle_testing_native",
 }  # fmt: skip
 # Operations that return elements of their first operand, and nothing else.
 _MOVES = {"transpose", "rev", "broadcast_in_dim", "dynamic_slice", "slice"}

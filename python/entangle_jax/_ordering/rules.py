@@ -6,7 +6,8 @@ A rule builds the construct anew, by its public function where there is one, aro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,10 @@ from entangle_jax import _private
 from entangle_jax._entangle import entangle
 from entangle_jax._ordering import jaxprs
 from entangle_jax._ordering.evaluate import RULES, Evaluation, Results, Rule, no_derivative, without_derivative
-from entangle_jax._ordering.plan import Plan, Region
 from entangle_jax._ordering.world import Cell, Tokens, World
+
+if TYPE_CHECKING:
+    from entangle_jax._ordering.plan import Plan, Region
 
 _private.register_exclusion(__file__)
 
@@ -93,47 +96,9 @@ def _checkpoint(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any]
     tokens = world.enter(cells)
     flat = _Flat(_body(evaluation, region.plans[0], cells), tokens, cells)
     jaxpr = jax.make_jaxpr(flat)(*_flat(tokens), *ins)
-    policy = _saving_accesses(jaxprs.param(eqn, "policy"), region.plans[0])
-    results = jaxprs.bind_checkpoint(eqn, jaxpr, policy, [*_flat(tokens), *ins])
+    results = jaxprs.bind_checkpoint(eqn, jaxpr, [*_flat(tokens), *ins])
     left, outs = flat.split(results)
     return outs, world.left(cells, left, kept=region.kept)
-
-
-def _saving_accesses(policy: Any, plan: Plan) -> Any:
-    """The policy, and in any case the results of accesses are saved.
-
-    The backward pass of a function that is differentiated from outside computes again what is not saved, and by then
-    the object may have changed.
-    """
-    accesses = _primitives_of(plan)
-
-    def saving(primitive: Any, *avals: Any, **params: Any) -> Any:
-        if primitive in accesses or primitive.name == "while":
-            return True
-        return False if policy is None else policy(primitive, *avals, **params)
-
-    return saving
-
-
-def _primitives_of(plan: Plan) -> set[Any]:
-    """The primitives of all accesses in a plan."""
-    found = set()
-    for i, step in plan.steps.items():
-        if isinstance(step, Region):
-            found |= set().union(*map(_primitives_of, step.plans))
-        else:
-            eqn = plan.jaxpr.jaxpr.eqns[i]
-            inner = [_all_primitives(jaxpr) for jaxpr in jaxprs.inner_jaxprs(eqn)]
-            found |= set().union(*inner) if inner else {eqn.primitive}
-    return found
-
-
-def _all_primitives(jaxpr: Any) -> set[Any]:
-    found = set()
-    for eqn in jaxprs.opened(jaxpr).jaxpr.eqns:
-        inner = [_all_primitives(one) for one in jaxprs.inner_jaxprs(eqn)]
-        found |= set().union(*inner) if inner else {eqn.primitive}
-    return found
 
 
 @_rule("closed_call", "core_call", "core_closed_call")
@@ -164,6 +129,7 @@ def _scan(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], worl
 def _while(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], world: World) -> Results:
     parts = jaxprs.while_(eqn)
     condition, body = region.plans
+    evaluation = replace(evaluation, saves=False)
     cells = evaluation.cells_of(region)
     of_condition, of_body = ins[: parts.condition_consts], ins[parts.condition_consts :][: parts.body_consts]
     carry = list(ins[parts.condition_consts + parts.body_consts :])

@@ -6,6 +6,8 @@
 mod branches;
 mod loops;
 
+use std::ops::Range;
+
 use branches::Branches;
 use loops::Loop;
 
@@ -239,6 +241,18 @@ impl<'m> Expansion<'m> {
         let node = self.node(0, Rule::Any)?;
         for (span, leaf) in arrays {
             self.edge(self.nodes(span)[leaf], node, Edge::Guard)?;
+        }
+        Ok(Some(node))
+    }
+
+    /// One node that stands for those of these calls that ran, and for nothing that they wait for.
+    fn calls_that_ran(&mut self, calls: Range<u32>) -> Result<Option<Node>, Error> {
+        if calls.is_empty() {
+            return Ok(None);
+        }
+        let node = self.node(0, Rule::Any)?;
+        for call in calls {
+            self.edge(self.out.calls[call as usize].node, node, Edge::Ran)?;
         }
         Ok(Some(node))
     }

@@ -70,6 +70,9 @@ pub(crate) enum Edge {
     Inside,
     /// It was only asked to be earlier: no runtime that goes by data sees this.
     Control,
+    /// It is a call that the other waits for if it ran, whatever its result is for: see [`Rule::Branches`] and `Waits`. It may not have
+    /// run, so what it waits for itself is not handed on.
+    Ran,
 }
 
 /// A native call to watch, in one context.

@@ -121,6 +121,7 @@ impl Reaching<'_> {
             let source = reached.at(edge.source());
             match *edge.weight() {
                 Edge::Operand(_) | Edge::Guard => any |= source,
+                Edge::Ran => any |= block.bit(graph[edge.source()].call) & !alone.map_or(0, |(_, alone)| alone),
                 Edge::Control if with_control => any |= source,
                 Edge::Control => {}
                 Edge::Init | Edge::Back => all &= source,
@@ -168,6 +169,7 @@ pub(crate) fn path(dependence: &Dependence, call: u32, to: Node, reached: &Reach
             .graph
             .edges_directed(node, Incoming)
             .filter(|edge| *edge.weight() != Edge::Back && (with_control || *edge.weight() != Edge::Control))
+            .filter(|edge| *edge.weight() != Edge::Ran || edge.source() == from)
             .map(|edge| edge.source())
             .filter(|source| source.index() < node.index() && reached.at(*source) != 0)
             .max();

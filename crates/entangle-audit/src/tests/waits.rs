@@ -160,6 +160,68 @@ fn a_conditional_waits_for_what_its_branches_use_only_if_each_computes() {
     assert_eq!(with(&[passed, passed]), race());
 }
 
+/// A conditional with calls in its branches, and a read after it that waits for what the conditional hands on.
+fn calls_in_branches(changes: &[Change], calls_in: &[bool], form: fn(Vec<Computation>) -> Vec<u8>) -> Vec<String> {
+    let mut computations = around_branches(changes, argument);
+    for (branch, _) in calls_in.iter().enumerate().filter(|(_, calls)| **calls) {
+        let body = &mut computations[branch];
+        let (root, h) = (body.proto.root_id, body.proto.instructions[1].id);
+        body.write("inside", &[h]);
+        body.proto.root_id = root;
+    }
+    let main = computations.last_mut().expect("the entry");
+    main.last().custom_call_target = "read".into();
+    races(&audit_bytes(&form(computations)))
+}
+
+#[test]
+fn what_a_conditional_computes_waits_for_the_calls_in_the_branch_that_ran() {
+    let race = "inside w".to_owned();
+    let both = [entangled as Change, beside, copied, passed].map(|change| [change, change]);
+    let ordered = both.map(|changes| calls_in_branches(&changes, &[false, true], compiled).contains(&race));
+    assert_eq!(ordered, [false, false, true, true]);
+    assert!(
+        calls_in_branches(&[passed, beside], &[false, true], compiled).contains(&race),
+        "not every branch computes"
+    );
+    assert!(!calls_in_branches(&[beside, beside], &[true, true], compiled).contains(&race));
+}
+
+#[test]
+fn as_written_only_what_native_calls_make_waits_for_the_calls_in_the_branch() {
+    let with = |change: Change| calls_in_branches(&[change, change], &[false, true], super::build::bytes);
+    assert!(!with(entangled).contains(&"inside w".to_owned()));
+    assert!(with(beside).contains(&"inside w".to_owned()), "XLA may simplify it to what is passed on");
+}
+
+#[test]
+fn what_a_loop_computes_waits_for_the_calls_in_its_body() {
+    let with = |change: Change| {
+        let mut body = body_of(1, change);
+        let (root, h) = (body.proto.root_id, body.proto.instructions[1].id);
+        body.write("inside", &[h]);
+        body.proto.root_id = root;
+        let mut computations = around_a_loop(body, vec![]);
+        computations.last_mut().expect("the entry").last().custom_call_target = "read".into();
+        races(&audit_bytes(&compiled(computations))).contains(&"inside w".to_owned())
+    };
+    assert_eq!([entangled as Change, beside, copied, passed].map(with), [false, false, true, true]);
+}
+
+/// What a call in a branch waits for is not waited for where the branch is not taken.
+#[test]
+fn a_branch_that_is_not_taken_waits_for_nothing_that_only_its_calls_wait_for() {
+    let mut taken = body_of(1, beside);
+    let (root, h, r) = (taken.proto.root_id, taken.proto.instructions[1].id, taken.proto.instructions[2].id);
+    let e = taken.entangle("tied", &[h, r]);
+    taken.write("inside", &[e]);
+    taken.proto.root_id = root;
+    // As written the conditional's own use of the read counts for nothing.
+    let mut computations = around_branches(&[entangled, entangled], argument);
+    computations[0] = taken;
+    assert!(races(&audit_bytes(&super::build::bytes(computations))).contains(&"r w".to_owned()));
+}
+
 #[test]
 fn what_every_branch_hands_on_does_not_wait_for_what_decides() {
     for form in [compiled, super::build::bytes] {

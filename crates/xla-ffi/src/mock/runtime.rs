@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::{Code, ffi};
 
@@ -69,6 +69,9 @@ pub fn api() -> ffi::Api {
     api.device_memory_free = Some(device_memory_free);
     api.thread_pool_schedule = Some(thread_pool_schedule);
     api.thread_pool_num_threads = Some(thread_pool_num_threads);
+    api.future_create = Some(future_create);
+    api.future_set_available = Some(future_set_available);
+    api.future_set_error = Some(future_set_error);
     api.run_id_get = Some(run_id_get);
     api.device_ordinal_get = Some(device_ordinal_get);
     api
@@ -216,6 +219,61 @@ unsafe extern "C" fn thread_pool_num_threads(args: *mut ffi::ThreadPoolNumThread
     // SAFETY: see above.
     unsafe { (*args).num_threads.write(4) };
     null_mut()
+}
+
+/// What an `XLA_FFI_Future` of this runtime points to: one reference is of who completes it, one of who waits for it.
+struct Future {
+    /// The error, or null, once it is complete.
+    outcome: Mutex<Option<usize>>,
+    completed: Condvar,
+}
+
+unsafe extern "C" fn future_create(args: *mut ffi::FutureCreateArgs) -> *mut ffi::Error {
+    let future = Arc::new(Future { outcome: Mutex::new(None), completed: Condvar::new() });
+    // SAFETY: see above.
+    unsafe { (*args).future = Arc::into_raw(future.clone()).cast_mut().cast() };
+    core::mem::forget(future); // for `wait_for`
+    null_mut()
+}
+
+/// # Safety
+/// The future is of this runtime, and not completed yet.
+unsafe fn complete(future: *mut ffi::Future, error: *mut ffi::Error) {
+    // SAFETY: made by `future_create`; this is the reference of who completes it.
+    let future = unsafe { Arc::from_raw(future.cast::<Future>().cast_const()) };
+    *future.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.expose_provenance());
+    future.completed.notify_all();
+}
+
+unsafe extern "C" fn future_set_available(args: *mut ffi::FutureSetAvailableArgs) -> *mut ffi::Error {
+    // SAFETY: see above.
+    unsafe { complete((*args).future, null_mut()) };
+    null_mut()
+}
+
+unsafe extern "C" fn future_set_error(args: *mut ffi::FutureSetErrorArgs) -> *mut ffi::Error {
+    // SAFETY: see above.
+    unsafe { complete((*args).future, (*args).error) };
+    null_mut()
+}
+
+/// Waits until a future is completed, and returns the error, or null.
+///
+/// # Safety
+/// It is null, or of this runtime, and was not waited for yet.
+pub(super) unsafe fn wait_for(future: *mut ffi::Future) -> *mut ffi::Error {
+    if future.is_null() {
+        return null_mut();
+    }
+    // SAFETY: made by `future_create`; this is the reference of who waits.
+    let future = unsafe { Arc::from_raw(future.cast::<Future>().cast_const()) };
+    let mut outcome = future.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(error) = *outcome {
+            return core::ptr::with_exposed_provenance_mut(error);
+        }
+        outcome = future.completed.wait(outcome).unwrap_or_else(PoisonError::into_inner);
+    }
 }
 
 unsafe extern "C" fn run_id_get(args: *mut ffi::RunIdGetArgs) -> *mut ffi::Error {

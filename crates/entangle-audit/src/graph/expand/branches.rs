@@ -147,6 +147,16 @@ impl Expansion<'_> {
         if computed == 0 && same { Written::Never } else { Written::Sometimes }
     }
 
+    /// Whether who uses this array of the current conditional's result, which each branch computes, waits for all calls in the branch
+    /// that ran, also for those that it is not computed from: runtimes run a branch as a whole, and end it when all in it has ended.
+    ///
+    /// In a program as written only if each branch makes it by a native call: anything else XLA may still simplify to what is passed on.
+    fn waits_for_calls(&self, roots: &[Span], leaf: usize) -> bool {
+        let is_opaque =
+            |&root: &Span| self.out.instruction(self.module, self.nodes(root)[leaf]).opcode == Opcode::CustomCall;
+        self.module.is_scheduled() || roots.iter().all(is_opaque)
+    }
+
     /// The value that a node is, seen through what XLA may remove.
     fn unmoved(&self, mut node: Node) -> Node {
         while matches!(self.out.instruction(self.module, node).opcode, Opcode::Copy | Opcode::Bitcast | Opcode::Reshape)
@@ -174,6 +184,8 @@ impl Expansion<'_> {
         }
         let Branches { site, predicate, roots, .. } = state;
         let used = self.used_by_branches()?;
+        let branches = &self.out.branches[site as usize].branches;
+        let ran = self.calls_that_ran(branches[0].start..end)?;
         let mut nodes = Vec::with_capacity(root.count as usize);
         for leaf in 0..root.count as usize {
             let written = self.written_by_branches(leaf);
@@ -185,6 +197,9 @@ impl Expansion<'_> {
             }
             if let Some(used) = used.filter(|_| written == Written::Always) {
                 self.edge(used, node, Edge::Guard)?;
+            }
+            if let Some(ran) = ran.filter(|_| written == Written::Always && self.waits_for_calls(&roots, leaf)) {
+                self.edge(ran, node, Edge::Guard)?;
             }
             for (branch, &root) in (0..).zip(&roots) {
                 self.edge(self.nodes(root)[leaf], node, Edge::Branch(branch))?;

@@ -123,6 +123,10 @@ impl Expansion<'_> {
             (self.guard(None, state.condition)?, self.guard(None, state.later_condition)?)
         };
         let used = self.used_by_loop()?;
+        // A loop ends when all in its last iteration has ended, and each iteration starts when all in the one before has. As written
+        // nothing is known of that: XLA may unroll the loop.
+        let calls = self.out.loops[state.site as usize].body.clone();
+        let ran = if self.module.is_scheduled() { self.calls_that_ran(calls)? } else { None };
         let mut nodes = Vec::with_capacity(base.count as usize);
         for leaf in 0..base.count as usize {
             let computed = self.waits[body].results.get(leaf) == Some(&Origin::Computed);
@@ -130,6 +134,9 @@ impl Expansion<'_> {
             let node = self.node(leaf, Rule::Exit(state.site))?;
             if let Some(used) = used.filter(|_| computed) {
                 self.edge(used, node, Edge::Guard)?;
+            }
+            if let Some(ran) = ran.filter(|_| computed) {
+                self.edge(ran, node, Edge::Inside)?;
             }
             self.edge(self.nodes(base)[leaf], node, Edge::Operand(0))?;
             if state.twice {
