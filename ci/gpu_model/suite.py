@@ -7,6 +7,8 @@ its own, with a limit. Here stands what runs, and why each of the others does no
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,36 +53,59 @@ OTHER_FILES = {
 
 WAYS = {
     "one device": {"GPU_MODEL_DEVICES": "1"},
-    "four devices": {"GPU_MODEL_DEVICES": "4"},
+    "four devices": {"GPU_MODEL_DEVICES": "4", "GPU_MODEL_JITTER_US": "20"},
     "four devices, concurrent graphs": {
         "GPU_MODEL_DEVICES": "4",
+        "GPU_MODEL_JITTER_US": "20",
         "XLA_FLAGS": "--xla_gpu_command_buffer_scheduling_mode=CONCURRENT --xla_gpu_graph_min_graph_size=1",
     },
 }
-SECONDS = 300
+SECONDS = 600
 """A process that takes longer is a failure, and shows where each thread was."""
+
+
+def check_lists():
+    """Every file stands in one of the two lists."""
+    there = {path.stem.removeprefix("test_") for path in (ROOT / "python/tests").glob("test_*.py")}
+    listed = [*FILES, *OTHER_FILES]
+    assert sorted(there) == sorted(listed), f"in one of FILES and OTHER_FILES should be: {there ^ set(listed)}"
 
 
 def passes(way, name):
     """Whether all tests of that file pass."""
     environment = os.environ | WAYS[way]
     environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {WAYS[way].get('XLA_FLAGS', '')}"
-    file = f"python/tests/test_{name}.py"
-    command = [sys.executable, "-P", "-X", "faulthandler", "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-P", "-X", "faulthandler", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
     command += ["-c", "python/pyproject.toml", "--rootdir", "python"]
-    command += ["-o", "faulthandler_timeout=60", "-o", "faulthandler_exit_on_timeout=true", file]
+    command += ["-o", f"faulthandler_timeout={SECONDS // 2}", "-o", "faulthandler_exit_on_timeout=true"]
+    command += [f"python/tests/test_{name}.py"]
     one = WAYS[way]["GPU_MODEL_DEVICES"] == "1"
-    for test in (*LEFT_OUT, *(NEED_FOUR if one else ())):
-        command += [f"--deselect={file}::{test}", f"--deselect=tests/test_{name}.py::{test}"]
+    for each in (*LEFT_OUT, *(NEED_FOUR if one else ())):
+        file, _, test = each.partition("::")
+        command += [f"--deselect=tests/test_{file}.py::{test}"] if file == name else []
     command = ["timeout", "--signal=ABRT", "--kill-after=20", str(SECONDS), *command]
-    print(f"== {name}, {way}", flush=True)
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+    start = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, text=True, capture_output=True)
+    last = done.stdout.strip().rpartition("\n")[2]
+    print(f"{name}, {way}: {last} ({time.monotonic() - start:.0f} s)", flush=True)
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="\n", flush=True)
+    return done.returncode == 0
 
 
 def main():
     """Returns the exit status: 0 if everything passes."""
-    failed = [f"{name}, {way}" for way in WAYS for name in FILES if not passes(way, name)]
-    print(f"{len(failed)} of {len(WAYS) * len(FILES)} failed: {failed}" if failed else "all passed")
+    check_lists()
+    ran = [
+        (way, name)
+        for way in WAYS
+        for name in sys.argv[1:] or FILES
+        if not (WAYS[way]["GPU_MODEL_DEVICES"] == "1" and name in NEED_FOUR_FILES)
+    ]
+    with ThreadPoolExecutor(2) as threads:
+        outcomes = list(threads.map(lambda each: passes(*each), ran))
+    failed = [f"{name}, {way}" for (way, name), passed in zip(ran, outcomes, strict=True) if not passed]
+    print(f"{len(failed)} of {len(ran)} failed: {failed}" if failed else f"all {len(ran)} passed")
     return bool(failed)
 
 

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from entangle_jax import Handle, _partitioning, audit, entangle, testing
 
 TARGETS = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
-CALLBACK = "xla_ffi_python_cpu_callback"
+CALLBACK = f"xla_ffi_python_{'cpu' if jax.default_backend() == 'cpu' else 'gpu'}_callback"
 TOKEN = jax.ShapeDtypeStruct((), jnp.int32)
 PREDICATE = jax.ShapeDtypeStruct((), jnp.bool_)
 FLOATS = jax.ShapeDtypeStruct((8,), jnp.float32)
