@@ -38,7 +38,9 @@ def proven_and_run(program, arguments):
     lowered = jax.jit(program).lower(*arguments)
     if testing.WRITE_TARGET not in lowered.as_text() or audit(lowered, **TARGETS).races:
         return "not proven"
-    results, happened = jaxpr_oracle.run(program, *arguments)
+    cpu = jax.devices("cpu")[0]
+    with jax.default_device(cpu):  # which computes all that a program may have
+        results, happened = jaxpr_oracle.run(program, *jax.device_put(arguments, cpu))
     try:
         compiled = lowered.compile(CONCURRENT)
         jax.block_until_ready(compiled(*arguments))
