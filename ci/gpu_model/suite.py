@@ -16,12 +16,21 @@ ROOT = Path(__file__).parent.parent.parent
 FILES = (
     "order", "eager", "batching", "derivatives", "calls", "errors", "tokens_and_refs", "handle", "ordered", "marks", "one_device",
     "warnings", "handle_misuse", "memory_kinds", "value", "threads", "handle_callbacks", "handle_marks", "handles_without_leaves",
-    "sharding",
+    "sharding", "audit", "audited", "audit_truth", "audit_marks", "audit_fixes", "audit_report", "export", "testing",
 )  # fmt: skip
 
 LEFT_OUT = {
     "derivatives::test_two_transformations_give_what_they_give_for_the_identity": "kernels that call functions",
     "derivatives::test_in_a_custom_linear_solve": "cuSOLVER, which the model has not",
+    "testing::test_the_example_of_the_module_runs": "examples run one after the other, and one does not wait for its write",
+    "audit_report::test_a_read_that_was_taken_out_of_a_loop_is_called_moved": "XLA:GPU hoists no call out of a loop",
+    "audit::test_a_copy_and_its_cause[still used]": "the program for a GPU has no such copy",
+    **{
+        f"audit::test_each_hazard_of_the_demo_is_a_race_unless_entangled[{tie}-{hazard}]": "a sort of 100,000 numbers, "
+        "which XLA:GPU leaves to CUB"
+        for tie in ("nothing", "optimization_barrier", "program_order", "ordered", "entangle")
+        for hazard in ("sorts", "loop")
+    },
     "one_device::test_a_callback_that_raises_lets_no_device_run_on": "it sets time limits of XLA:CPU",
     "ordered::test_a_read_of_what_is_not_written_may_run_once_and_a_volatile_one_runs_as_often_as_written": "XLA:GPU "
     "hoists no call out of a loop, so it runs five times",
@@ -37,14 +46,18 @@ NEED_FOUR = (
 """Left out on one device: they need more."""
 
 NEED_FOUR_FILES = ("sharding", "one_device")
+"""And files of which nearly all do."""
 
 OTHER_FILES = {
     "audit_command": "the command line, in processes on the CPU",
+    "audit_random": "`tests_gpu_model/test_random_programs.py` has such programs in concurrent graphs",
     "demo": "the demo's table and command; `tests_gpu/checks.py` runs the demo on the model",
+    "distributed": "two processes: NCCL between processes is not in the model",
     "docs": "what the pages say, which is about the CPU",
     "gpu_registration": "which handlers are registered, without a GPU",
     "handle_mutations": "takes out parts of `Handle`; `mutants.py` does so on the model",
     "mutations": "takes out parts of `entangle`; `mutants.py` does so on the model",
+    "ordered_law": "`tests_gpu_model/test_random_programs.py` has such programs in concurrent graphs",
     "ordered_mutations": "takes out parts of `ordered`, and looks at jaxprs",
     "private_names": "names of jax in the sources",
     "tpu": "lowering for a TPU",
