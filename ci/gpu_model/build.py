@@ -49,6 +49,7 @@ def cuda_libraries(major):
         Library("cublas", f"libcublas.so.{major}", r"cublas(?!Lt)[A-Z][A-Za-z0-9]+(_v\d|_64)*", 15),
         Library("cublasLt", f"libcublasLt.so.{major}", r"cublasLt[A-Z][A-Za-z0-9]+(_v\d|_internal)?", 15),
         Library("cudnn", "libcudnn.so.9", r"cudnn[A-Z][A-Za-z0-9]+(_v\d)?", 3000),
+        Library("nccl", "libnccl.so.2", r"nccl[A-Z][A-Za-z]+", 5, says=False),
     )
 
 

@@ -92,7 +92,7 @@ def fails(mutant, wheel, tests, arguments):
         zipfile.ZipFile(wheel).extractall(site)
         if not mutant.compiled:
             change(site, mutant)
-        environment = os.environ | {"PYTHONPATH": f"{site}:{os.environ['PYTHONPATH']}"}
+        environment = os.environ | {"PYTHONPATH": str(site)}
         file, *selected = mutant.caught_by.split()
         command = [
             sys.executable,

@@ -99,7 +99,9 @@ def native_calls(hlo, target="entangle"):
 
 
 def collectives(hlo):
-    return [each.op for each in instructions(hlo) if each.op.removesuffix("-start").startswith(COLLECTIVES)]
+    """What is sent between devices. On a GPU that is two instructions, one that starts it and one that waits for it."""
+    names = [each.op.removesuffix("-start") for each in instructions(hlo) if not each.op.endswith("-done")]
+    return [name for name in names if name.startswith(COLLECTIVES)]
 
 
 def copies(hlo, shape):

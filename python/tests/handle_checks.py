@@ -7,6 +7,7 @@ compiled program, and by the values that were read.
 import functools
 
 import compiled
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +41,7 @@ def sorts(x, first, count):
 
 
 def noise(seed=0, size=20_000):
-    return jnp.asarray(np.random.default_rng(seed).integers(2**31, size=size, dtype=np.int32))
+    return jnp.asarray(delays.numbers(size, seed))
 
 
 # The write has nothing to wait for and the first read does: only a data path keeps the write from running first.

@@ -7,6 +7,7 @@ ties nothing to anything. `interpret` runs a jaxpr as plain Python would, one eq
 import functools
 import itertools
 
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ from jax.sharding import PartitionSpec
 from entangle_jax import reads, testing, writes
 
 LATEST = 3
-X = np.random.default_rng(0).integers(2**31, size=3_000, dtype=np.int32)
+X = delays.numbers(3_000)
 TOKENS = np.arange(3, dtype=np.int32)
 
 

@@ -7,6 +7,7 @@ here: elements, tables, choices, arithmetic, conversions, loops, callbacks.
 
 import random
 
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from jax import lax
 
 from entangle_jax import Handle, entangle, testing
 
-NOISE = np.random.default_rng(0).integers(2**31, size=3_000, dtype=np.int32)
+NOISE = delays.numbers(3_000)
 
 
 def arguments():

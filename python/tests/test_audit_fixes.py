@@ -154,7 +154,7 @@ def with_callbacks(x):
 
 
 def test_callbacks_are_named_by_their_primitives():
-    target = "xla_ffi_python_cpu_callback"
+    target = f"xla_ffi_python_{'cpu' if jax.default_backend() == 'cpu' else 'gpu'}_callback"
     (fix,) = fixes(audit(with_callbacks, INT, writes=[target]))
     assert fix.startswith('`with_callbacks = ordered(with_callbacks, writes=["io_callback", "pure_callback"])`')
     mended = jax.jit(apply(fix, with_callbacks))

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from entangle_jax import Handle, _partitioning, audit, entangle, testing
 
 TARGETS = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
-CALLBACK = "xla_ffi_python_cpu_callback"
+CALLBACK = f"xla_ffi_python_{'cpu' if jax.default_backend() == 'cpu' else 'gpu'}_callback"
 TOKEN = jax.ShapeDtypeStruct((), jnp.int32)
 PREDICATE = jax.ShapeDtypeStruct((), jnp.bool_)
 FLOATS = jax.ShapeDtypeStruct((8,), jnp.float32)
@@ -207,7 +208,7 @@ def late(x):
     return x
 
 
-NOISE = np.random.default_rng(0).integers(2**31, size=30_000, dtype=np.int32)
+NOISE = delays.numbers(30_000)
 
 
 def passed_through_a_loop(token, noise, count):

@@ -2,6 +2,7 @@
 
 import time
 
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,7 +83,7 @@ PROGRAMS = {once: ONCE, in_scan: THRICE, in_while_loop: THRICE, in_cond: ONCE}
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_callbacks_run_in_order(program):
     register = Register()
-    x = jnp.asarray(np.random.default_rng(0).integers(2**31, size=20_000, dtype=np.int32))
+    x = jnp.asarray(delays.numbers(20_000))
     jitted = jax.jit(lambda handle, x: program(register, handle, x))
     for _ in range(5):
         register.value, register.log = 0.0, []

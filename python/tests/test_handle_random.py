@@ -7,6 +7,7 @@ the profile `soak` of conftest.py.
 import itertools
 
 import compiled
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -232,7 +233,7 @@ def facts_of(block):
     return found
 
 
-X = np.random.default_rng(0).integers(2**31, size=3_000, dtype=np.int32)
+X = delays.numbers(3_000)
 
 
 def compile_program(block):

@@ -6,6 +6,7 @@ import threading
 import warnings
 
 import compiled
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ import entangle_jax
 from entangle_jax import Handle, OrderingWarning, audit, ordered, reads, testing, writes
 from entangle_jax._ordering import saved
 
-X = np.random.default_rng(0).integers(2**31, size=3_000, dtype=np.int32)
+X = delays.numbers(3_000)
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
 

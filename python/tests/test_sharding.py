@@ -3,6 +3,7 @@
 import itertools
 
 import compiled
+import delays
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -320,7 +321,7 @@ def test_a_device_waits_for_the_others_only_through_a_witness_that_brings_them_t
         return seen, writing(token)
 
     token = jax.device_put(slots.slot(0), NamedSharding(mesh, everywhere))
-    x = jax.device_put(jnp.arange(80_000.0), NamedSharding(mesh, split))
+    x = jax.device_put(jnp.arange(delays.at_most(80_000) * 1.0), NamedSharding(mesh, split))
     executable = jax.jit(program).lower(token, x).compile()
     assert compiled.collectives(executable.as_text()) == (["all-reduce"] if together else [])
     runs = []

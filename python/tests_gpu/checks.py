@@ -43,16 +43,20 @@ class Sizes:
     matrix: int = 256
     donated: int = 1024
     demo_runs: int = 20
+    demo_numbers: int = 0  # how many the demo sorts; 0: as many as it does
 
 
-SMALL = Sizes(runs=10, iterations=10, repeats=2, matrix=16, donated=64, demo_runs=0)
-"""For a model of the driver, which interprets kernels: no times, and the demo has a test of its own there."""
+SMALL = Sizes(runs=10, iterations=10, repeats=2, matrix=16, donated=64, demo_runs=3, demo_numbers=64)
+"""For a model of the driver, which interprets kernels: its times say nothing."""
 
 GPUS = {"cuda": "CUDA", "rocm": "ROCM"}
 """Platforms as jax names them, and as it registers native targets for them."""
 
 
 SIZES = Sizes()
+
+KERNELS = True
+"""Whether kernels are run. A model of ROCm counts them and leaves them out."""
 
 
 class Skipped(Exception):
@@ -76,12 +80,29 @@ def matrix(size=None):
     return jnp.asarray(values, jnp.float32)
 
 
+SMALL_DEMO = """
+import argparse, dataclasses, sys
+import jax.numpy as jnp
+from entangle_jax import _demo, testing
+numbers, kernels = map(int, sys.argv.pop(1).split(","))
+few = lambda: (testing.slot(0), jnp.asarray([(7 * i) % numbers for i in range(numbers)], jnp.int32))
+sorts = [dataclasses.replace(each, arguments=few) for each in _demo.SCENARIOS if each.name in {"sorts", "loop"}]
+others = [each for each in _demo.SCENARIOS if each.name not in {"sorts", "loop"}]
+parser = argparse.ArgumentParser()
+_demo.add_arguments(parser)
+sys.exit(_demo.run(parser.parse_args(), others + sorts * kernels))
+"""
+"""The demo's command with fewer numbers to sort, or without the scenarios that sort."""
+
+
 def check_demo(platform):
     """Every scenario of the demo is right with entangle in every run, and has the data path."""
-    if not SIZES.demo_runs:
-        raise Skipped("no runs of it were asked for")
     runs = SIZES.demo_runs if platform in GPUS else 2
-    command = [sys.executable, "-P", "-m", "entangle_jax", "demo", "--json", "--runs", str(runs)]
+    if SIZES.demo_numbers:
+        how = ["-c", SMALL_DEMO, f"{SIZES.demo_numbers},{int(KERNELS)}"]
+    else:
+        how = ["-m", "entangle_jax", "demo"]
+    command = [sys.executable, "-P", *how, "--json", "--runs", str(runs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     found = json.loads(done.stdout)
@@ -155,7 +176,7 @@ def check_donation(platform):
     del platform
     pointers = {}
     for donated in (True, False):
-        x, signal = matrix(SIZES.donated) + 0, jnp.float32(1)
+        x, signal = matrix(SIZES.donated), jnp.float32(1)  # made anew each time
         before = x.unsafe_buffer_pointer()
         tied = jax.jit(entangle, donate_argnums=0 if donated else ())(x, signal)
         pointers[donated] = before == tied.unsafe_buffer_pointer()
@@ -169,12 +190,14 @@ def check_kernels(platform):
     """A program launches no more kernels and copies with entangle than without it."""
     del platform
     counts = {}
-    for tie in (programs.nothing, entangle):
+    # Without products, all sines would become one kernel, which entangle prevents as a barrier does.
+    without = programs.nothing if KERNELS else programs.barrier
+    for tie in (without, entangle):
         # Without graphs, whose kernels a trace need not show.
         options = {"xla_gpu_graph_min_graph_size": 1_000_000}
         compiled = jax.jit(programs.steps(tie, 20)).lower(matrix(), jnp.float32(1)).compile(options)
         counts[tie.__name__] = len(_device_events(compiled, matrix(), jnp.float32(1)))
-    assert 0 < counts["entangle"] <= counts["nothing"], counts
+    assert 0 < counts["entangle"] <= counts[without.__name__], counts
     return counts
 
 
@@ -278,12 +301,16 @@ def main():
     parser.add_argument("--require", action="store_true", help="a check that is skipped is a failure")
     parser.add_argument("out", type=Path, help="where to write the report, as JSON")
     parser.add_argument("--small", action="store_true", help="for a model of the driver: few runs of small programs")
+    parser.add_argument("--no-kernels", action="store_true", help="for a model of the driver that leaves them out")
     for size in fields(Sizes):
         parser.add_argument(f"--{size.name.replace('_', '-')}", type=int, metavar="N")
     arguments = parser.parse_args()
     for size in fields(Sizes):
         given = getattr(arguments, size.name)
         setattr(SIZES, size.name, getattr(SMALL if arguments.small else SIZES, size.name) if given is None else given)
+    if arguments.no_kernels:
+        global KERNELS
+        KERNELS, programs.product = False, jnp.multiply
     # XLA reads its flags when the first backend starts, which is below.
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *dumps.flags(DUMPS)])
     client = jax.devices()[0].client

@@ -1,8 +1,12 @@
-"""`faulty.py FUNCTION ERROR LIBRARY`: a program during which the next call of that function by that library fails.
+"""Runs a program again and again while one call of the driver fails: `faulty.py MODE CASE...`.
 
-Prints what came of it: "right", "error" or "WRONG". Without a function, the functions that were called, after that word.
+MODE is a way to schedule graphs, or `none` for no graphs. A CASE is a function of the driver and which of its calls fails:
+`cuLaunchKernel:2`. Without cases it lists those that there are. Each line of output is "begin CASE", then "CASE WHOSE OUTCOME
+MESSAGE": WHOSE is "ours", "XLA's", or "none's" if the call was not made this time. OUTCOME is "right", "error" or "WRONG", with
+"!" behind it if the program does not run as it should after that either.
 """
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -11,37 +15,72 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tes
 import jax
 import model
 import numpy as np
-import programs
+from launched import compile_in
 
 from entangle_jax import entangle, testing
 
+RUNS = 3
+"""Of each program: the first one is done without its graph, the second one launches it for the first time."""
+
+KERNELS = jax.devices()[0].client.platform_version.lower().find("rocm") < 0
+"""Whether the model runs kernels."""
+
 
 def program(token, x):
-    before = testing.read(token, x, label="before")
+    """Two reads around a write, and a kernel before and after a payload."""
+    before = testing.read(token, label="before")
     token = entangle(token, before)
     token = entangle(token, testing.write(token, 1.0, label="write"))
-    return before, testing.read(token, label="after"), entangle(x, before)
+    x = entangle(x * 2, before) + 1 if KERNELS else entangle(x, before)
+    return before, testing.read(token, label="after"), x
 
 
-token, x = testing.slot(0), jax.device_put(np.ones(3, np.float32))
-jax.block_until_ready((token, x))
-model.forgive()
-function, answer, caller = sys.argv[1:]
-before = model.report()
-outcomes = []
-with model.failing(function, error=int(answer), caller=caller) as answered:
-    compiled = None
-    for _ in range(4):
+def outcome(mode):
+    """Copy arguments to the device, compile, run, and copy results back."""
+    wanted = np.arange(4, dtype=np.float32)
+    token, x = jax.device_put((np.int32(0), wanted))
+    compiled = compile_in(mode, program, token, x)
+    for _ in range(RUNS):
         testing.reset()
-        try:
-            compiled = compiled or jax.jit(program).lower(token, x).compile(programs.recorded("CONCURRENT"))
-            found = [float(value) for value in jax.block_until_ready(compiled(token, x))[:2]]
-            outcomes.append("right" if found == [0.0, 1.0] else "WRONG")
-        except Exception as error:
-            print(error, file=sys.stderr)
-            assert str(error)
-            outcomes.append("error")
-    assert not function or answered(), f"{function} was not called"
-model.forgive()
-word = max(outcomes, key=["right", "error", "WRONG"].index)
-print(word, *([] if function else (model.report() - before).calls))
+        before, after, y = compiled(token, x)
+        if (float(before), float(after)) != (0.0, 1.0) or not np.array_equal(y, wanted * 2 + 1 if KERNELS else wanted):
+            return "WRONG"
+        if [access.label for access in testing.log()] != ["before", "write", "after"]:
+            return "WRONG"
+    return "right"
+
+
+def attempt(mode):
+    """The outcome, and what the error says."""
+    try:
+        return outcome(mode), ""
+    except Exception as error:
+        return "error", " ".join(str(error).split()) or "NO MESSAGE"
+    finally:
+        # A program with side effects that failed is an error once more, of whatever waits for all of them.
+        with contextlib.suppress(Exception):
+            jax.effects_barrier()
+
+
+def main():
+    mode, *cases = sys.argv[1:]
+    mode = None if mode == "none" else mode
+    for _ in range(2):  # what happens only the first time
+        assert attempt(mode) == ("right", "")
+    if not cases:
+        before = model.report().calls
+        assert attempt(mode) == ("right", "")
+        calls = model.report().calls - before
+        print(*(f"{function}:{nth + 1}" for function in sorted(calls) for nth in range(calls[function])), sep="\n")
+    for case in cases:
+        function, nth = case.split(":")
+        print("begin", case, flush=True)
+        with model.failing(function, nth=int(nth)) as answered:
+            found, message = attempt(mode)
+            whose = "none's" if not answered() else "ours" if model.failed_call_was_ours() else "XLA's"
+        after, _ = (found, "") if found == "right" else attempt(mode)
+        print(case, whose, found + ("" if after == "right" else "!"), message, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ import jax
 _driver = ctypes.CDLL("libcuda.so.1")  # on ROCm as well: HIP is on the same core
 _driver.gpu_model_report.restype = ctypes.c_char_p
 _driver.gpu_model_failed.restype = ctypes.c_long
+_driver.gpu_model_failed_caller.restype = ctypes.c_char_p
 _driver.gpu_model_fail.argtypes = (ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_char_p)
 _driver.gpu_model_order.argtypes = (ctypes.c_int, ctypes.c_uint, ctypes.c_long)
 
@@ -88,6 +89,11 @@ def failing(function, *, nth=1, error=UNKNOWN, caller=""):
         yield _driver.gpu_model_failed
     finally:
         _driver.gpu_model_fail(b"", 0, 0, b"")
+
+
+def failed_call_was_ours():
+    """Whether the last call that was made to fail came from our handlers."""
+    return OURS in _driver.gpu_model_failed_caller().decode().rpartition("/")[2]
 
 
 @contextlib.contextmanager

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import select
+import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
 from pathlib import Path
 
 import jax
@@ -19,6 +21,9 @@ from launched import compile_in
 from entangle_jax import entangle, testing
 
 HERE = Path(__file__).parent
+
+# A call that failed left things as they were, which later calls of XLA may not expect: that is no violation of XLA's.
+PERMISSIVE = os.environ | {"GPU_MODEL_STRICT": "0"}
 
 # What the slots ask of the driver when a call is enqueued, and how it is called there.
 OURS = {
@@ -79,12 +84,26 @@ def test_an_error_of_the_driver_is_an_error_of_the_call_that_names_it(function, 
     assert right(fresh, token)
 
 
+OUT_OF_MEMORY = """
+import sys
+sys.path += sys.argv[2:]
+import jax, model
+from entangle_jax import testing
+token = testing.slot(0)
+with model.failing(sys.argv[1], error=model.OUT_OF_MEMORY, caller=model.OURS):
+    jax.block_until_ready(jax.jit(testing.read)(token))
+"""
+
+
 def test_out_of_memory_is_said(gpu):
     """In a process of its own: slots keep memory for later calls, and ask for none."""
     allocate = {"cuda": "cuMemHostAlloc", "rocm": "hipHostMalloc"}[gpu]
-    done = faulty(allocate, model.OUT_OF_MEMORY, model.OURS)
-    assert done.stdout.split() == ["error"], done.stderr
-    assert "out of memory" in done.stderr.lower()
+    command = [sys.executable, "-P", "-c", OUT_OF_MEMORY, allocate, HERE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=PERMISSIVE)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert allocate in last, last
+    assert "out of memory" in last.lower(), last
 
 
 def refuses(x):
@@ -123,35 +142,121 @@ def test_a_handler_that_fails_in_a_branch_breaks_the_graph_that_it_is_recorded_i
     assert all("payload leaf 0 of 1" in message or "ecorded" in message for message in messages), messages
 
 
-def faulty(function, error=model.UNKNOWN, caller=""):
-    """A program whose next call of that function fails, by that library, in a process of its own: see `faulty.py`."""
-    command = [sys.executable, "-P", HERE / "faulty.py", function, str(error), caller]
-    # A call that failed left things as they were, which later calls of XLA may not expect: that is no violation of XLA's.
-    environment = os.environ | {"GPU_MODEL_STRICT": "0"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
+# ------------------------------------------------------------------------------------------------ each call in turn
+# What XLA itself makes of a call of its own that fails. Not one of these is a call of ours.
+XLA_ENDS = {
+    "cuCtxSetCurrent": "XLA checks that it is on the device",
+    "cuModuleGetGlobal": "XLA checks that the constants of a program are there",
+    "cuPointerGetAttribute": "XLA checks what memory it copies from",
+    "cuEventRecord": "XLA lets go of memory that is still being copied to",
+    "cuLaunchHostFunc": "XLA lets go of memory that is still being copied to",
+    "cuStreamWaitEvent": "XLA lets go of memory that is still being copied to",
+    "hipSetDevice": "XLA checks that it is on the device",
+    "hipModuleGetGlobal": "XLA checks that the constants of a program are there",
+    "hipEventRecord": "XLA lets go of memory that is still being copied to",
+    "hipLaunchHostFunc": "XLA lets go of memory that is still being copied to",
+    "hipStreamWaitEvent": "XLA lets go of memory that is still being copied to",
+}
+"""It ends the process, with a failed check or because memory was written to after it was freed. The reasons are where it happens."""
+
+XLA_IGNORES = {
+    "cuStreamWaitEvent": "a stream goes on before another one is ready",
+    "cuEventRecord": "nothing waits for a copy of a result to the host",
+    "cuLaunchHostFunc": "nothing waits for a copy of a result to the host",
+    "cuMemcpyDtoHAsync": "a result is not copied to the host",
+    "hipStreamWaitEvent": "a stream goes on before another one is ready",
+    "hipEventRecord": "nothing waits for a copy of a result to the host",
+    "hipLaunchHostFunc": "nothing waits for a copy of a result to the host",
+    "hipMemcpyDtoHAsync": "a result is not copied to the host",
+}
+"""It logs the error, or not even that, and a program may return a wrong value."""
+
+XLA_ALWAYS_ENDS = {"cuCtxSetCurrent", "hipSetDevice"}
+"""Wherever it fails. There are many."""
+
+PARTS = 4
+SECONDS = 60
+"""A case that takes longer hangs."""
 
 
-XLA_ENDS = {"cuModuleGetGlobal_v2", "hipModuleGetGlobal"}
-"""If one of these fails, XLA ends the process itself, with "Check failed"."""
+class Faulty:
+    """`faulty.py` on some cases, in as many processes as it takes."""
 
-XLA_IGNORES = {"cuStreamWaitEvent", "hipStreamWaitEvent"}
-"""If one of these fails, XLA logs it and goes on, and a result may be read before it is there."""
+    def __init__(self, mode):
+        self.mode = mode or "none"
+
+    def cases(self):
+        """All calls of the driver that the program makes."""
+        command = [sys.executable, "-P", HERE / "faulty.py", self.mode]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240, env=PERMISSIVE)
+        return done.stdout.split()
+
+    def outcomes(self, cases):
+        """For each case: whose call it was, and what came of it."""
+        found = {}
+        while cases:
+            found |= (some := self._until_it_ends(cases))
+            cases = cases[len(some) :]
+        return found
+
+    def _until_it_ends(self, cases):
+        command = [sys.executable, "-P", HERE / "faulty.py", self.mode, *cases]
+        found, begun = {}, None
+        with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=PERMISSIVE
+        ) as process:
+            for line in lines_of(process):
+                case, *rest = line.split(maxsplit=3)
+                if case == "begin":
+                    begun = rest[0]
+                    continue
+                found[case] = rest
+                if rest[1].endswith("!"):
+                    break  # XLA cannot go on in this process
+            process.kill()
+            # One that ends a process in which others have failed before may do so for them: it is tried again, alone.
+            if begun not in found and not found:
+                errors.seek(0)
+                said = errors.read()
+                ours = model.OURS in said.rpartition("fails as asked, in ")[2].partition("\n")[0]
+                outcome = "hangs" if process.wait() == -signal.SIGKILL else "ended"
+                found[begun] = ["ours" if ours else "XLA's", outcome, said[-2000:]]
+        return found
+
+
+def lines_of(process):
+    """What it prints, as long as it prints something in time."""
+    while select.select([process.stdout], [], [], SECONDS)[0] and (line := process.stdout.readline()):
+        yield line
+
+
+def expect_an_error_or_the_right_answer(outcomes):
+    wrong = {}
+    for case, (whose, outcome, *message) in outcomes.items():
+        function = case.partition(":")[0].removesuffix("_v2").removesuffix("_ptsz")
+        right = outcome in {"right", "right!", "error", "error!"} and message != ["NO MESSAGE"]
+        known = {"ended": XLA_ENDS, "WRONG": XLA_IGNORES, "WRONG!": XLA_IGNORES}.get(outcome, ())
+        if not (right or (whose == "XLA's" and function in known)):
+            wrong[case] = (whose, outcome, *message)
+    assert not wrong
+
+
+@pytest.mark.parametrize("mode", [None, "CONCURRENT"])
+def test_of_some_calls_that_fail_there_is_an_error_or_the_right_answer(mode):
+    """In each of a few places. Not where XLA is known to end the process: that is seen below."""
+    faulty = Faulty(mode)
+    cases = [case for case in faulty.cases() if case.partition(":")[0].removesuffix("_v2") not in XLA_ENDS]
+    expect_an_error_or_the_right_answer(faulty.outcomes(cases[::40]))
 
 
 @pytest.mark.long
-def test_whatever_call_the_driver_fails_there_is_an_error_or_the_right_answer():
-    """Each function that a program calls, in turn, in a process of its own."""
-    functions = sorted(faulty("").stdout.split()[1:])
-    assert len(functions) > 15
-    with ThreadPoolExecutor(2) as threads:
-        outcomes = dict(zip(functions, threads.map(faulty, functions), strict=True))
-    ended = {function for function, done in outcomes.items() if done.returncode < 0}
-    assert not {
-        function: done.stderr[-500:] for function, done in outcomes.items() if function not in ended and not said(done)
-    }
-    assert ended <= XLA_ENDS
-    assert all("Check failed" in outcomes[function].stderr or "F0" in outcomes[function].stderr for function in ended)
-
-
-def said(done):
-    return done.returncode == 0 and done.stdout.split()[0] in {"right", "error"}
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("mode", [None, "CONCURRENT"])
+def test_whatever_call_the_driver_fails_there_is_an_error_or_the_right_answer(mode, part):
+    """Each call of each function that a program makes, in turn; of those that end the process, every tenth one."""
+    faulty = Faulty(mode)
+    cases = faulty.cases()
+    assert len({case.partition(":")[0] for case in cases}) > 12
+    ends = [case for case in cases if case.partition(":")[0].removesuffix("_v2") in XLA_ALWAYS_ENDS]
+    left_out = set(ends) - set(ends[::10])
+    expect_an_error_or_the_right_answer(faulty.outcomes([case for case in cases if case not in left_out][part::PARTS]))

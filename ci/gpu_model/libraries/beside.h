@@ -4,7 +4,6 @@
 #include <cuda.h>
 
 #include <functional>
-#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -22,8 +21,8 @@ struct Memory {
 };
 
 // Computes in the stream's turn, and says what memory that reads and writes. Returns the driver's error.
-inline int in_turn(CUstream stream, const char* kind, std::initializer_list<Memory> reads, std::initializer_list<Memory> writes, std::function<void()> run) {
-  auto flat = [](std::initializer_list<Memory> all) {
+inline int in_turn(CUstream stream, const char* kind, const std::vector<Memory>& reads, const std::vector<Memory>& writes, std::function<void()> run) {
+  auto flat = [](const std::vector<Memory>& all) {
     std::vector<CUdeviceptr> pairs;
     for (Memory each : all) pairs.insert(pairs.end(), {reinterpret_cast<CUdeviceptr>(each.from), each.bytes});
     return pairs;

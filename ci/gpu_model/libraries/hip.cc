@@ -187,6 +187,54 @@ HIP hipGraphCreate(CUgraph* out, unsigned flags) { ENTER(); return cuGraphCreate
 HIP hipGraphDestroy(CUgraph graph) { ENTER(); return cuGraphDestroy(graph); }
 HIP hipGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, size_t count) { ENTER(); return cuGraphAddEmptyNode(out, graph, needs, count); }
 HIP hipGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, size_t count, CUgraph child) { ENTER(); return cuGraphAddChildGraphNode(out, graph, needs, count, child); }
+// hipKernelNodeParams
+struct KernelNode {
+  unsigned block[3];
+  void** extra;
+  CUfunction function;
+  unsigned grid[3];
+  void** parameters;
+  unsigned shared;
+};
+static CUDA_KERNEL_NODE_PARAMS as_cuda(const KernelNode& from) {
+  CUDA_KERNEL_NODE_PARAMS to{};
+  to.func = from.function;
+  to.gridDimX = from.grid[0], to.gridDimY = from.grid[1], to.gridDimZ = from.grid[2];
+  to.blockDimX = from.block[0], to.blockDimY = from.block[1], to.blockDimZ = from.block[2];
+  to.sharedMemBytes = from.shared;
+  to.kernelParams = from.parameters;
+  to.extra = from.extra;
+  return to;
+}
+HIP hipGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, size_t count, const KernelNode* what) {
+  ENTER();
+  auto params = as_cuda(*what);
+  return cuGraphAddKernelNode_v2(out, graph, needs, count, &params);
+}
+HIP hipGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const KernelNode* what) {
+  ENTER();
+  auto params = as_cuda(*what);
+  return cuGraphExecKernelNodeSetParams_v2(exec, node, &params);
+}
+// hipMemsetParams
+struct SetNode {
+  void* to;
+  unsigned width;
+  size_t rows, pitch;
+  unsigned value;
+  size_t count;
+};
+static CUDA_MEMSET_NODE_PARAMS as_cuda(const SetNode& from) { return {address(from.to), from.pitch, from.value, from.width, from.count, from.rows}; }
+HIP hipGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, size_t count, const SetNode* what) {
+  ENTER();
+  auto params = as_cuda(*what);
+  return cuGraphAddMemsetNode(out, graph, needs, count, &params, nullptr);
+}
+HIP hipGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const SetNode* what) {
+  ENTER();
+  auto params = as_cuda(*what);
+  return cuGraphExecMemsetNodeSetParams(exec, node, &params, nullptr);
+}
 HIP hipGraphAddMemcpyNode1D(CUgraphNode* out, CUgraph graph, const CUgraphNode* needs, size_t count, void* to, const void* from, size_t bytes, int) {
   ENTER();
   auto what = row(to, from, bytes);

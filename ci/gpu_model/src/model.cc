@@ -33,6 +33,7 @@ struct State {
   std::map<std::string, Function*> by_name;
   Fault fault;
   long faults_answered = 0;
+  std::string fault_caller;  // the library that the last of these calls came from
   std::mt19937 dice{static_cast<unsigned>(option("GPU_MODEL_SEED", 1))};
 };
 
@@ -103,6 +104,9 @@ CUresult fault_for(const char* function, void* caller) {
     return CUDA_SUCCESS;
   }
   s.faults_answered++;
+  Dl_info where;
+  s.fault_caller = dladdr(caller, &where) && where.dli_fname ? where.dli_fname : "";
+  fprintf(stderr, "gpu-model: a call of %s fails as asked, in %s\n", function, s.fault_caller.c_str());
   if (wanted.nth == 1) fault_wanted = false;  // that one call; 0 is every call
   return wanted.answer;
 }
@@ -219,6 +223,14 @@ EXPORT void gpu_model_fail(const char* function, long nth, int answer, const cha
 EXPORT long gpu_model_failed() {
   std::lock_guard lock(state().mutex);
   return state().faults_answered;
+}
+
+// The library that made the last one.
+EXPORT const char* gpu_model_failed_caller() {
+  static std::string text;
+  std::lock_guard lock(state().mutex);
+  text = state().fault_caller;
+  return text.c_str();
 }
 
 EXPORT void gpu_model_order(int order, unsigned seed, long jitter_us) {
