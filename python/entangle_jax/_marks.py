@@ -21,10 +21,11 @@ import jax
 
 from entangle_jax import _nested, _private
 from entangle_jax._leaves import is_ref, is_token
+from entangle_jax._ordering import jaxprs
 from entangle_jax._primitive import entangle_p
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,11 +60,14 @@ class Mark:
 
     def name(self, fn: Any) -> str:
         """The name of a jitted function that is so marked: `entangle_jax:reads.volatile:rates.file:lookup`."""
+        return self.name_of(getattr(fn, "__name__", None) or type(fn).__name__)
+
+    def name_of(self, function: str) -> str:
+        """The same, by the function's name."""
         flags = [flag for flag in ("volatile", "handle", "opaque") if getattr(self, flag)]
         what = ".".join(["writes" if self.writes else "reads", *flags])
-        of = getattr(fn, "__name__", None) or type(fn).__name__
         # A name is one part of an `op_name`, whose parts are separated by slashes.
-        return ":".join([PREFIX, what, quote(self.resource, safe=""), quote(of, safe="<>")])
+        return ":".join([PREFIX, what, quote(self.resource, safe=""), quote(function, safe="<>")])
 
     def __str__(self) -> str:
         """As the user wrote it."""
@@ -262,6 +266,21 @@ def _argument(which: str, fn: Any, handle: str | int) -> tuple[int | None, str |
     )
 
 
+def call_equation(
+    marks: Sequence[tuple[Mark, str, Sequence[int]]], eqn: Any, operands: Sequence[Any]
+) -> list[Any]:
+    """Bind an equation again, in functions with these marks, names, and operands that are the handle."""
+    (mark, function, handle), *others = marks
+    name = mark.name_of(function)
+    if not others and (results := _nested.call_equation(name, eqn, operands, handle)) is not None:
+        return results
+
+    def call(*inner: Any) -> list[Any]:
+        return call_equation(others, eqn, inner) if others else jaxprs.evaluate(eqn, inner)
+
+    return cast("list[Any]", _trace(name, call, tuple(operands), {}, handle))
+
+
 def _just_calls() -> bool:
     """Whether a marked function is called as it is: outside of a trace, and where jit is disabled."""
     return _private.trace_state_clean() or cast("Any", jax.config).jax_disable_jit is True
@@ -288,7 +307,7 @@ def _leaves_of(args: Any, kwargs: Any, position: int | None, keyword: str | None
     return range(start, start + len(jax.tree.leaves(handle)))
 
 
-def _trace(name: str, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
+def _trace(name: str, fn: Any, args: Any, kwargs: Any, handle: Sequence[int]) -> Any:
     """Call the function as a jitted one of the mark's name.
 
     What is traced is its argument; all else, also what comes out, stays what it is. So do Refs, which the function

@@ -172,6 +172,17 @@ impl Audit {
         &self.calls
     }
 
+    /// The types of a call's operands, such as `f32[3,4]`; empty for an operand that is no array of a usual type.
+    ///
+    /// # Panics
+    /// There is no call at this position.
+    #[must_use]
+    pub fn operand_types(&self, call: usize) -> Vec<String> {
+        let instruction = &self.module.instructions[self.dependence.calls[call].instruction];
+        let operands = instruction.operands.iter();
+        operands.map(|&operand| self.module.instructions[operand].shape.type_name()).collect()
+    }
+
     /// For each call, when the program makes it: the order in which it was traced. Only of a program that is not optimized.
     #[must_use]
     pub fn order_of_the_trace(&self) -> Vec<usize> {

@@ -15,7 +15,7 @@ from entangle_jax._ordering import jaxprs
 CallSpec = str | tuple[Any, Any] | Callable[..., Any] | Any
 """What is named in `reads` and `writes` of `ordered`."""
 
-_UNNAMED = ""
+UNNAMED = "an unnamed resource"
 """The resource of calls that are named without one."""
 
 _CALLBACKS = ("pure_callback", "io_callback")
@@ -32,6 +32,11 @@ class Declared:
     operands: tuple[int, ...] | None
     given: Any
     """As the user gave it."""
+
+    @property
+    def mark(self) -> _marks.Mark:
+        """The mark that says the same."""
+        return _marks.Mark(self.resource, self.writes, handle=self.operands is not None)
 
     def __str__(self) -> str:
         name = self.given if isinstance(self.given, str) else getattr(self.given, "__name__", None) or self.given
@@ -56,7 +61,7 @@ class Specification:
         """
         self = cls()
         for argument, given, is_write in (("reads", reads, False), ("writes", writes, True)):
-            resources = given if isinstance(given, Mapping) else {_UNNAMED: given}
+            resources = given if isinstance(given, Mapping) else {UNNAMED: given}
             for resource, calls in resources.items():
                 if not isinstance(resource, str):
                     raise TypeError(

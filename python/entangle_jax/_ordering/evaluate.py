@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from entangle_jax import _private
+from entangle_jax import _marks, _private
 from entangle_jax._entangle import entangle
-from entangle_jax._ordering import jaxprs, objects
+from entangle_jax._ordering import accesses, jaxprs, objects
 from entangle_jax._ordering.plan import Access, Plan, Planner, Region
 from entangle_jax._ordering.saved import saved_p
 from entangle_jax._ordering.world import Cell, World
@@ -55,7 +55,7 @@ class Evaluation:
             step = plan.steps.get(i)
             with jaxprs.context(eqn):
                 if step is None or not self.cells_of(step):
-                    outs = jaxprs.evaluate(eqn, ins)
+                    outs = _call(eqn, step.named if isinstance(step, Access) else (), ins)
                 elif isinstance(step, Access):
                     outs, world = self._access(step, eqn, ins, world)
                 else:
@@ -70,7 +70,7 @@ class Evaluation:
         waits = world.waits(cells)
 
         def call(*operands: Any) -> list[Any]:
-            return jaxprs.evaluate(eqn, operands)
+            return _call(eqn, step.named, operands)
 
         bind = without_derivative(call, eqn) if step.has_derivative else call
         if not step.witnesses or (waits and not step.waits):
@@ -90,6 +90,12 @@ class Evaluation:
 
     def _saved(self, values: list[Any]) -> list[Any]:
         return [saved_p.bind(value) for value in values] if self.saves else values
+
+
+def _call(eqn: Any, named: Sequence[accesses.Declared], operands: Sequence[Any]) -> list[Any]:
+    """The results of an equation, with marks that say what was said of it where it is used."""
+    marks = [(one.mark, str(one), one.operands or ()) for one in named]
+    return _marks.call_equation(marks, eqn, operands) if marks else jaxprs.evaluate(eqn, operands)
 
 
 def _waiting(values: list[Any], waits: list[Any]) -> list[Any]:

@@ -153,6 +153,13 @@ def closed(jaxpr: Any) -> Any:
     return jaxpr if isinstance(jaxpr, kind) else kind(jaxpr, ())
 
 
+def of_equations(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]) -> Any:
+    """A jaxpr without constants of these equations."""
+    empty = opened(_plain_jit()[1]["jaxpr"]).jaxpr
+    effects = frozenset().union(*(eqn.effects for eqn in eqns))
+    return empty.replace(invars=invars, outvars=outvars, eqns=eqns, effects=effects)
+
+
 def bind_new_jit(name: str, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
     """Bind a jitted function of that name, which is not inlined and has no settings of its own."""
     primitive, plain = _plain_jit()

@@ -28,6 +28,8 @@ class Access:
     """XLA keeps the call, whether or not its results are used."""
     has_derivative: bool = False
     """JAX would differentiate the call, into a call that is in no order."""
+    named: tuple[accesses.Declared, ...] = ()
+    """What was said of the call where it is used."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,9 @@ class Planner:
             first += [i for i in one.operands if i not in first]
         for mark in marks:
             touch(mark.resource, mark.origins, mark.writes)
+            # Where the handle of the mark goes, whatever functions are between.
+            handles = (i for i, one in enumerate(ins) if one and mark.origins and one <= mark.origins)
+            first += [i for i in handles if i not in first]
         usable = sorted((i for i, v in enumerate(eqn.invars) if _is_usable(v)), key=lambda i: _bytes(eqn.invars[i]))
         waits = (*(i for i in first if i in usable), *(i for i in usable if i not in first))
         witnesses = sorted(
@@ -174,7 +179,7 @@ class Planner:
         )
         hidden = any(True for _ in jaxprs.inner_jaxprs(eqn)) or accesses.mark_of(eqn) is not None
         has_derivative = not accesses.refuses_derivatives(eqn)
-        return Access(touches, waits, tuple(witnesses), hidden, bool(eqn.effects) and not hidden, has_derivative)
+        return Access(touches, waits, tuple(witnesses), hidden, bool(eqn.effects) and not hidden, has_derivative, tuple(named))
 
 
 def is_handle(eqn: Any) -> bool:
