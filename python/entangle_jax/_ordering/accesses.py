@@ -144,6 +144,11 @@ def is_native(eqn: Any) -> bool:
     return not is_of_jax(eqn.primitive) and not any(True for _ in jaxprs.inner_jaxprs(eqn))
 
 
+def hides(eqn: Any) -> bool:
+    """Whether calls may appear when an equation is lowered that no jaxpr shows: in a function that is marked `opaque`."""
+    return not is_of_jax(eqn.primitive) or eqn.primitive.name == "custom_partitioning"
+
+
 def refuses_derivatives(eqn: Any) -> bool:
     """Whether JAX itself refuses to differentiate the call. Otherwise its derivative may be a call of its own."""
     return eqn.primitive.name in _CALLS
