@@ -732,7 +732,7 @@ def test_what_an_opaque_function_does_under_other_marks_and_names_is_in_order_to
         assert run(jax.jit(ordered(fn)), testing.slot(0), X)[0] == (0, 1)
     assert run(jax.jit(fn), testing.slot(0), X)[0] != (0, 1)
 
-    named = dict(reads={"other": [testing.READ_TARGET]}, writes={"other": [testing.WRITE_TARGET]})
+    named = {"reads": {"other": [testing.READ_TARGET]}, "writes": {"other": [testing.WRITE_TARGET]}}
     whole = writes("all", opaque=True)(opaque_visible)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -145,7 +145,7 @@ def is_native(eqn: Any) -> bool:
 
 
 def hides(eqn: Any) -> bool:
-    """Whether calls may appear when an equation is lowered that no jaxpr shows: in a function that is marked `opaque`."""
+    """Whether lowering an equation of a function that is marked `opaque` may make calls that no jaxpr shows."""
     return not is_of_jax(eqn.primitive) or eqn.primitive.name == "custom_partitioning"
 
 

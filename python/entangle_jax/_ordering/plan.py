@@ -25,7 +25,7 @@ class Access:
     hides: bool = False
     """It may make any number of calls, with or without its operands, whether or not its results need them."""
     alone: bool = False
-    """It is the only one that is seen in a marked function which is one access, and stands in the branch of that one."""
+    """It is the only one in a marked function that is one access, and stands in the branch of that one."""
     inside: Plan | None = None
     """Of a marked function that is one access: the accesses that are seen in it."""
     kept: bool = False
