@@ -66,7 +66,7 @@ class Traced:
                 of[eqn.outvars[0]] = ins[0] | marks
             elif objects.forwards(eqn):
                 of.update(zip(eqn.outvars, ins, strict=False))
-            if marks and accesses.is_native(eqn):
+            if marks and (accesses.is_native(eqn) or accesses.hides(eqn)):
                 self._note(eqn, ins, marks)
             for closed in jaxprs.inner_jaxprs(eqn):
                 inner = jaxprs.opened(closed).jaxpr

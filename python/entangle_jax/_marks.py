@@ -113,9 +113,11 @@ def reads(
         calls that touch the resource touch the same object.
       volatile: something outside the program changes what is read, such as a file or a clock. The calls run as often,
         and in the order, that the program says, as those of `writes` do. Reports still list them as reads.
-      opaque: the function as a whole is one access. Some functions need it because their native call appears only when
-        they are lowered, such as `lineax.linear_solve`. Native calls inside of it run in any order, and what comes
-        later waits only for those from which its results are computed.
+      opaque: the function as a whole is one access: everything in it runs after every access that comes before it, and
+        every access that comes after it waits for all that is in it. Some functions need it because their native calls
+        appear only when they are lowered, such as `lineax.linear_solve`. `ordered` runs the function in a branch of a
+        conditional. Inside, native calls that can be seen are in order as elsewhere, and so are the operations that
+        may make calls when they are lowered; the calls that one such operation makes are in its own order.
 
     Returns:
       A decorator. What it returns takes the arguments of the function, traced or not, and returns what the function

@@ -47,15 +47,16 @@ def call_equation(name: str, eqn: Any, operands: Sequence[Any], handle: Sequence
     This traces nothing. None if it takes more than that: operands that are no arrays, or of other types than those that
     the equation was traced with.
     """
-    at: dict[Any, int] = {}  # each variable of the equation, and the first operand that it is
-    for i, (v, value) in enumerate(zip(eqn.invars, operands, strict=True)):
-        if jaxprs.is_literal(v):
-            continue
-        known = isinstance(v.aval, jax.core.ShapedArray) and v.aval == jax.typeof(value)
-        if not known or operands[at.setdefault(v, i)] is not value:
+    ins: list[Any] = []
+    of: dict[int, tuple[Any, Any]] = {}  # each operand once, and the variable that it is inside
+    for v, value in zip(eqn.invars, operands, strict=True):
+        if jaxprs.is_literal(v) and v.val is value:
+            ins.append(v)
+        elif isinstance(v.aval, jax.core.ShapedArray) and v.aval == jax.typeof(value):
+            ins.append(of.setdefault(id(value), (_private.Var(v.aval), value))[0])
+        else:
             return None
     source = eqn.source_info.replace(name_stack=_NO_NAMES)  # those around the equation are around the call
-    ins = list(eqn.invars)
     eqns = []
     for i in handle:
         if not jaxprs.is_literal(v := ins[i]):
@@ -64,8 +65,8 @@ def call_equation(name: str, eqn: Any, operands: Sequence[Any], handle: Sequence
             eqns.append(eqn.replace(invars=[v], outvars=[ins[i]], source_info=source, **marker))
     outs = [_private.Var(v.aval) for v in eqn.outvars]
     eqns.append(eqn.replace(invars=ins, outvars=outs, source_info=source))
-    jaxpr, numbers = _shared(name, jaxprs.of_equations(list(at), outs, eqns))
-    return jaxprs.bind_new_jit(name, jaxpr, [*numbers, *(operands[i] for i in at.values())])
+    jaxpr, numbers = _shared(name, jaxprs.of_equations([v for v, _ in of.values()], outs, eqns))
+    return jaxprs.bind_new_jit(name, jaxpr, [*numbers, *(value for _, value in of.values())])
 
 
 @functools.lru_cache(maxsize=1024)

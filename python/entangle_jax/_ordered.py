@@ -176,7 +176,11 @@ def _keep(writes: list[Any], jaxpr: Any, results: list[Any]) -> None:
         v for eqn in jaxpr.eqns if not objects.forwards(eqn) and not any(jaxprs.inner_jaxprs(eqn)) for v in eqn.outvars
     }
     counts = collections.Counter(id(v) for v in (*used, *jaxpr.outvars))
-    free = [i for i, v in enumerate(jaxpr.outvars) if counts[id(v)] == 1 and v in made and v.aval.size]
+    free = [
+        i
+        for i, v in enumerate(jaxpr.outvars)
+        if counts[id(v)] == 1 and v in made and hasattr(v.aval, "size") and v.aval.size
+    ]
     if free:
         i = min(free, key=lambda i: jaxpr.outvars[i].aval.size)
         results[i] = entangle(results[i], *writes)

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 import entangle_jax
-from entangle_jax import Handle, OrderingWarning, audit, ordered, reads, testing, writes
+from entangle_jax import Handle, OrderingWarning, _private, audit, ordered, reads, testing, writes
 from entangle_jax._ordering import saved
 
 X = delays.numbers(3_000)
@@ -635,21 +636,138 @@ def test_ordered_effects_and_prints_are_left_as_they_are(capfd):
     assert re.findall(r"\w+ \d", capfd.readouterr().out)[-2:] == ["first 0", "second 1"]
 
 
-def test_an_opaque_function_is_one_access(slots):
-    @writes("slot", opaque=True)
-    def both(token, x):
-        testing.write(token, x)
-        return x + testing.read(token)
+def native_primitive(name, *, writes_late):
+    """A primitive of somebody else: its calls appear when it is lowered. It writes slot 0, and gives what it is given."""
+    primitive = _private.Primitive(name)
+    primitive.def_abstract_eval(lambda x: x)
+
+    def lowered(x):
+        value = 1.0 + late(jnp.asarray(X), 3 * writes_late)[0] * 0
+        testing.write(jnp.int32(0), value)  # without an operand of the primitive, and without a result
+        return x + 0
+
+    mlir.register_lowering(primitive, mlir.lower_fun(lowered, multiple_results=False))
+    batching.primitive_batchers[primitive] = lambda args, dims: (primitive.bind(*args), *dims)
+    return primitive
+
+
+hidden_write = native_primitive("test_hidden_write", writes_late=True)
+
+
+def opaque_visible(token, x):
+    testing.write(token, 1.0 + late(x)[0] * 0)
+    return testing.read(token)  # needs nothing of the write
+
+
+def opaque_without_operands(token, x):
+    testing.write(jnp.int32(0), 1.0 + late(jnp.asarray(X))[0] * 0)
+    return testing.read(jnp.int32(0))
+
+
+def opaque_hidden(token, x):
+    hidden_write.bind(x)
+    return testing.read(token)
+
+
+def opaque_hidden_in_a_function_without_a_rule(token, x):
+    y = jax.custom_derivatives.linear_call(lambda r, y: hidden_write.bind(y), lambda r, ct: ct, (), jnp.float32(0))
+    return testing.read(token) + y
+
+
+OPAQUE = [
+    opaque_visible,
+    opaque_without_operands,
+    opaque_hidden,
+    opaque_hidden_in_a_function_without_a_rule,
+]
+
+
+@pytest.mark.parametrize("inside", OPAQUE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("around", ["plain", "scan", "jit", "vmap outside"])
+def test_calls_of_an_opaque_function_that_give_nothing_to_its_results_are_in_order(inside, around, slots):
+    whole = writes("slot", opaque=True)(inside)
+    look = reads("slot")(testing.read)
 
     def fn(token, x):
-        both(token, 1.0 + late(x)[0] * 0)
-        return reads("slot")(lambda: testing.read(token))(), both(token, jnp.float32(2))
+        before = look(token, late(x))
+        if around == "scan":
+            _, (inner, within) = jax.lax.scan(lambda c, _: (c, (whole(token, x), look(token))), 0, length=2)
+            inner, within = inner[0], within[0]
+        else:
+            inner, within = (jax.jit(whole) if around == "jit" else whole)(token, x), look(token)
+        writes("slot")(testing.write)(token, 5.0)
+        return before, inner, within, look(token), late(x, 6)[0] * 0
 
-    text = compiled.text(ordered(fn), testing.slot(0), X)
-    # jax 0.10.0 leaves one on a constant: which platform it is.
+    step = jax.jit(ordered(fn))
+    if around == "vmap outside":
+        step = jax.jit(lambda token, x: jax.tree.map(lambda y: y[0], jax.vmap(ordered(fn), (None, 0))(token, x[None])))
+    for _ in range(3):
+        (*values, _), log = run(step, testing.slot(0), X)
+        assert values == [0, 1, 1, 5]
+        assert log[-2:] == ["w5", "r5"]
+    if around != "vmap outside":
+        assert run(jax.jit(fn), testing.slot(0), X)[0][:4] != [0, 1, 1, 5]
+        assert not audit(ordered(fn), testing.slot(0), X).races
+
+
+def test_an_opaque_function_runs_in_one_branch_that_xla_keeps(slots):
+    whole = writes("slot", opaque=True)(hidden_write.bind)
+    look = reads("slot")(testing.read)
+    text = compiled.text(ordered(lambda token, x: (look(token), whole(x), look(token))), testing.slot(0), X)
     found = compiled.instructions(text, "conditional")
-    assert all(each.operands[0].startswith("constant") for each in found)
-    assert run(jax.jit(ordered(fn)), testing.slot(0), X)[0][0] == 1
+    # jax 0.10.0 leaves one on a constant: which platform it is.
+    assert sum(not each.operands[0].startswith("constant") for each in found) == 1
+
+
+def test_what_an_opaque_function_does_under_other_marks_and_names_is_in_order_too(slots):
+    @writes("all", opaque=True)
+    def both(token, x):
+        writes("other")(testing.write)(token, 1.0 + late(x)[0] * 0)
+        return testing.read(testing.slot(1))
+
+    def fn(token, x):
+        return both(token, x), reads("other")(testing.read)(token)
+
+    for _ in range(3):
+        assert run(jax.jit(ordered(fn)), testing.slot(0), X)[0] == (0, 1)
+    assert run(jax.jit(fn), testing.slot(0), X)[0] != (0, 1)
+
+    named = {"reads": {"other": [testing.READ_TARGET]}, "writes": {"other": [testing.WRITE_TARGET]}}
+    whole = writes("all", opaque=True)(opaque_visible)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step = jax.jit(ordered(lambda token, x: (whole(token, x), testing.read(token)), **named))
+        assert run(step, testing.slot(0), X)[0] == (1, 1)
+
+
+def test_a_last_write_in_an_opaque_function_happens(slots):
+    seen = []
+
+    @writes("file", opaque=True)
+    def save(x):
+        jax.pure_callback(lambda x: seen.append(float(x)) or x, SCALAR, x)
+        return x + 1
+
+    jax.jit(ordered(lambda x: (save(x), x)[1]))(jnp.float32(3)).block_until_ready()
+    assert seen == [3]
+
+
+def test_an_opaque_function_returns_keys_tokens_and_arrays_over_a_mesh(slots):
+    whole = writes("slot", opaque=True)
+
+    def fn(token, x):
+        key = whole(lambda token: (testing.write(token, 1.0), jax.random.key(3))[1])(token)
+        xla_token = whole(lambda token: (testing.write(token, 2.0), jax.lax.create_token())[1])(token)
+        return key, reads("slot")(testing.read)(token), jax.lax.after_all(xla_token)
+
+    key, value, _ = jax.jit(ordered(fn))(testing.slot(0), X)
+    assert (key, value) == (jax.random.key(3), 2)
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2])
+    x = jax.device_put(jnp.arange(4.0), NamedSharding(mesh, PartitionSpec("i")))
+    twice = whole(lambda x: x * 2 + 0 * testing.read(testing.slot(0)))
+    y = jax.jit(ordered(twice))(x)
+    assert y.sharding == x.sharding
+    assert y.tolist() == [0, 2, 4, 6]
 
 
 def test_an_operation_with_accesses_inside_that_has_no_rule_is_an_error_with_the_line():

@@ -178,9 +178,11 @@ impl Audit {
     /// There is no call at this position.
     #[must_use]
     pub fn operand_types(&self, call: usize) -> Vec<String> {
-        let instruction = &self.module.instructions[self.dependence.calls[call].instruction];
-        let operands = instruction.operands.iter();
-        operands.map(|&operand| self.module.instructions[operand].shape.type_name()).collect()
+        let site = self.dependence.calls[call].instruction;
+        let computations = &self.module.computations;
+        let around = &computations[computations.partition_point(|one| one.instructions.end <= site)];
+        let list = &self.module.instructions[around.instructions.clone()];
+        self.module.instructions[site].operands.iter().map(|&operand| list[operand].shape.type_name()).collect()
     }
 
     /// For each call, when the program makes it: the order in which it was traced. Only of a program that is not optimized.

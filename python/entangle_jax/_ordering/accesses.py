@@ -33,14 +33,17 @@ class Declared:
     given: Any
     """As the user gave it."""
 
-    @property
-    def mark(self) -> _marks.Mark:
+    def mark(self, *, opaque: bool) -> _marks.Mark:
         """The mark that says the same."""
-        return _marks.Mark(self.resource, self.writes, handle=self.operands is not None)
+        return _marks.Mark(self.resource, self.writes, handle=self.operands is not None, opaque=opaque)
+
+    @property
+    def name(self) -> str:
+        """That of the target, primitive or function."""
+        return self.given if isinstance(self.given, str) else getattr(self.given, "__name__", None) or str(self.given)
 
     def __str__(self) -> str:
-        name = self.given if isinstance(self.given, str) else getattr(self.given, "__name__", None) or self.given
-        return repr(name) if isinstance(name, str) else str(name)
+        return repr(self.name) if isinstance(self.given, str) or hasattr(self.given, "__name__") else self.name
 
 
 @dataclass
@@ -147,6 +150,11 @@ def is_native(eqn: Any) -> bool:
     if eqn.primitive.name in _CALLS:
         return True
     return not is_of_jax(eqn.primitive) and not any(True for _ in jaxprs.inner_jaxprs(eqn))
+
+
+def hides(eqn: Any) -> bool:
+    """Whether lowering an equation of a function that is marked `opaque` may make calls that no jaxpr shows."""
+    return not is_of_jax(eqn.primitive) or eqn.primitive.name == "custom_partitioning"
 
 
 def refuses_derivatives(eqn: Any) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from entangle_jax import _marks
+from entangle_jax import _marks, _private
 from entangle_jax._ordering import accesses, jaxprs, objects
 from entangle_jax._ordering.objects import Object, Origins
 
@@ -22,8 +22,12 @@ class Access:
     """Which operands may be made to wait. The first is the one to use, unless all have to wait."""
     witnesses: tuple[int, ...]
     """Which results only the call itself can give. Later accesses may wait for any one of these."""
-    all_of_it: bool = False
-    """The calls are not seen: all operands wait, and later accesses wait for all results."""
+    hides: bool = False
+    """It may make any number of calls, with or without its operands, whether or not its results need them."""
+    alone: bool = False
+    """It is the only one in a marked function that is one access, and stands in the branch of that one."""
+    inside: Plan | None = None
+    """Of a marked function that is one access: the accesses that are seen in it."""
     kept: bool = False
     """XLA keeps the call, whether or not its results are used."""
     has_derivative: bool = False
@@ -39,6 +43,7 @@ class Active:
     resource: str
     writes: bool
     origins: Origins
+    opaque: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,9 @@ class Planner:
         mark = accesses.mark_of(eqn)
         if mark is not None and mark.resource != _marks.OF_HANDLES:
             marks = (*marks, self._active(mark, eqn, ins))
-        if named or (mark is not None and mark.opaque) or (marks and accesses.is_native(eqn)):
+        if mark is not None and mark.opaque:
+            return self._opaque(eqn, ins, named, marks)
+        if named or (marks and accesses.is_native(eqn)):
             return self._access(eqn, ins, named, marks), [None] * len(eqn.outvars)
         if not any(True for _ in jaxprs.inner_jaxprs(eqn)):
             return None, objects.of_results(eqn, ins)
@@ -130,6 +137,8 @@ class Planner:
         for one in plans:
             for touched, writes in one.touches.items():
                 touches[touched] = touches.get(touched, False) or writes
+        if flow is _unknown and any(mark.opaque for mark in marks) and (touches or accesses.hides(eqn)):
+            return self._access(eqn, ins, named, marks, touches), outs
         if touches and flow is _unknown:
             raise NotImplementedError(
                 f"entangle_jax.ordered: there are accesses inside of `{eqn.primitive.name}` at {jaxprs.line(eqn)}, "
@@ -145,12 +154,29 @@ class Planner:
         if mark.handle and not mark.opaque:
             handles = self.plan(jaxprs.param(eqn, "jaxpr"), ins).handles
             origins = objects.join(*handles) if handles else None
-        return Active(mark.resource, mark.orders_as_a_write, origins)
+        return Active(mark.resource, mark.orders_as_a_write, origins, mark.opaque)
+
+    def _opaque(
+        self, eqn: Any, ins: list[Origins], named: list[accesses.Declared], marks: tuple[Active, ...]
+    ) -> tuple[Access, list[Origins]]:
+        """A marked function that is one access, with what is in it in order too, as far as it is seen."""
+        inside = self.plan(jaxprs.param(eqn, "jaxpr"), ins, marks)
+        access = self._access(eqn, ins, named, marks, inside.touches)
+        if len(inside.steps) == 1:
+            ((number, step),) = inside.steps.items()
+            if isinstance(step, Access):
+                inside = replace(inside, steps={number: replace(step, alone=True)})
+        return replace(access, inside=inside), inside.results
 
     def _access(
-        self, eqn: Any, ins: list[Origins], named: list[accesses.Declared], marks: tuple[Active, ...]
+        self,
+        eqn: Any,
+        ins: list[Origins],
+        named: list[accesses.Declared],
+        marks: tuple[Active, ...],
+        inside: Touches | None = None,
     ) -> Access:
-        touches: Touches = {}
+        touches = dict(inside or {})
 
         def touch(resource: str, origins: Origins, writes: bool) -> None:
             touches[resource, origins] = touches.get((resource, origins), False) or writes
@@ -177,9 +203,18 @@ class Planner:
         witnesses = sorted(
             (i for i, v in enumerate(eqn.outvars) if _is_usable(v)), key=lambda i: _bytes(eqn.outvars[i])
         )
-        hidden = any(True for _ in jaxprs.inner_jaxprs(eqn)) or accesses.mark_of(eqn) is not None
-        has_derivative = not accesses.refuses_derivatives(eqn)
-        return Access(touches, waits, tuple(witnesses), hidden, bool(eqn.effects) and not hidden, has_derivative, tuple(named))
+        hides = any(True for _ in jaxprs.inner_jaxprs(eqn)) or (
+            any(mark.opaque for mark in marks) and accesses.hides(eqn)
+        )
+        return Access(
+            touches,
+            waits,
+            tuple(witnesses),
+            hides,
+            kept=bool(eqn.effects) and not hides,
+            has_derivative=not accesses.refuses_derivatives(eqn),
+            named=tuple(named),
+        )
 
 
 def is_handle(eqn: Any) -> bool:
@@ -188,7 +223,9 @@ def is_handle(eqn: Any) -> bool:
 
 
 def _is_usable(atom: Any) -> bool:
-    """Whether a data path can lead through it: it is an array with elements, or an XLA token as a result."""
+    """Whether a data path can lead through it: it is an array with elements, or an XLA token."""
+    if atom.aval is _private.abstract_token:
+        return True
     size = getattr(atom.aval, "size", None)
     return hasattr(atom.aval, "dtype") and not hasattr(atom.aval, "inner_aval") and size is not None and _nonzero(size)
 
@@ -198,8 +235,13 @@ def _nonzero(size: Any) -> bool:
 
 
 def _bytes(atom: Any) -> int:
+    if atom.aval is _private.abstract_token:
+        return _LARGE
     size = atom.aval.size
-    return int(size) * atom.aval.dtype.itemsize if isinstance(size, int) else 1 << 62
+    return int(size) * atom.aval.dtype.itemsize if isinstance(size, int) else _LARGE
+
+
+_LARGE = 1 << 62
 
 
 def _lone_access(plan: Plan, eqn: Any) -> Access | None:
@@ -207,7 +249,7 @@ def _lone_access(plan: Plan, eqn: Any) -> Access | None:
     if len(plan.steps) != 1:
         return None
     ((number, step),) = plan.steps.items()
-    if not isinstance(step, Access) or step.all_of_it or step.has_derivative:
+    if not isinstance(step, Access) or step.hides or step.has_derivative:
         return None
     jaxpr = plan.jaxpr.jaxpr
     sources: dict[Any, Any] = {}
