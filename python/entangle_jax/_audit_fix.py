@@ -114,9 +114,9 @@ def marked_function(call: Call) -> str | None:
 
 
 def _marks_around(call: Call) -> list[tuple[str, _marks.Mark]]:
-    """The marks in the name of a call, the outermost first."""
+    """The marks in the name of a call, the outermost first, without those of names that have no resource."""
     found = [(name, _marks.parse(name)) for name in _MARK.findall(call.op_name)]
-    return [(name, mark) for name, mark in found if mark is not None]
+    return [(name, mark) for name, mark in found if mark is not None and mark.resource != _marks.UNNAMED]
 
 
 def _is_of_the_user(call: Call) -> bool:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from entangle_jax import _marks, _native
+from entangle_jax._audit_report import WRITTEN
 from entangle_jax._ordering import accesses, jaxprs, objects, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from entangle_jax._audit_report import Report
 
@@ -94,18 +95,18 @@ class Traced:
                 return name, candidate
         return None
 
-    def operands(self, key: tuple[str, str | None], call: _native.Call) -> list[int]:
-        """The operands of a call that hold the handle; none if that is not known."""
-        if key[1] is not _ANY:
-            places = self.handles[key]
-            return list(next(iter(places))) if len(places) == 1 else []
+    def handed_on(self, key: tuple[str, str | None], operands: Sequence[str]) -> tuple[int, ...]:
+        """Which operands of a call as written hold the handle that the primitive which made it was given.
+
+        None if that is not known: a call that takes what the primitive takes, in whatever order, has the handle where
+        the type is the handle's.
+        """
         if len(self.types[key]) != 1:
-            return []
-        # A call that takes what the primitive takes, in whatever order, has the handle where the type is the handle's.
+            return ()
         ((types, of_handle),) = self.types[key]
-        if "" in types or types != tuple(sorted(call.operand_types)):
-            return []
-        return [i for i, kind in enumerate(call.operand_types) if kind in of_handle]
+        if "" in types or types != tuple(sorted(operands)):
+            return ()
+        return tuple(i for i, kind in enumerate(operands) if kind in of_handle)
 
 
 def _type(aval: Any) -> str:
@@ -161,6 +162,8 @@ class Marked:
         self._names = Names(known)
         self._marks = {mark for name in known if (mark := _marks.parse(name)) is not None}
         self._seen: set[tuple[str, str | None]] = set()
+        self._places: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+        """By the mark's name and the target: the operands that hold the handle, in each call as written."""
 
     def accesses(self, named: Collection[str] = ()) -> dict[str, list[_native.Access]]:
         """What the audit is told of each program.
@@ -180,7 +183,7 @@ class Marked:
                         seen.add(key)
                         if call.target in named and _resource(name) == _marks.OF_HANDLES:
                             continue
-                        told[program].append(self._access(name, key, call))
+                        told[program].append(self._access(name, call, self._operands(program, name, key, call)))
         if self._traced is not None and (gone := self._traced.kept - seen):
             listed = ", ".join(sorted(f"{target or 'a call'} in {_marks.parse(name)}" for name, target in gone))
             raise ValueError(
@@ -217,17 +220,35 @@ class Marked:
             stays = [call for call in self._calls[compiled] if set(own) & set(self._names.of(call))]
             for name in others:
                 if (key := self._key(name, lost.call.target)) is not None:
-                    told += [self._access(name, key, call) for call in stays]
+                    told += [self._access(name, call, self._operands(compiled, name, key, call)) for call in stays]
         return told
 
-    def _access(self, name: str, key: tuple[str, str | None], call: _native.Call) -> _native.Access:
+    def _operands(
+        self, program: str, name: str, key: tuple[str, str | None], call: _native.Call
+    ) -> tuple[int, ...]:
+        """The operands that hold the handle; none if that is not known."""
+        mark = _marks.parse(name)
+        if self._traced is None or mark is None or not mark.handle:
+            return ()
+        if key[1] is not _ANY:
+            places = self._traced.handles[key]
+        else:
+            # XLA leaves the operands of a call where they are.
+            places = self._places.setdefault((name, call.target), set())
+            if program == WRITTEN:
+                places.add(self._traced.handed_on(key, call.operand_types))
+        return next(iter(places)) if len(places) == 1 else ()
+
+    @staticmethod
+    def _access(name: str, call: _native.Call, operands: Sequence[int]) -> _native.Access:
         mark = _marks.parse(name)
         assert mark is not None
-        operands = self._traced.operands(key, call) if self._traced is not None and mark.handle else None
-        where: dict[str, Any] = {"operands": operands} if operands else {"whole": True}
+        where: dict[str, Any] = {"operands": list(operands)} if operands else {"whole": True}
         # What a `Handle` holds is the same object as where a target that is named without a resource is given it.
         resource = None if mark.resource == _marks.OF_HANDLES else mark.resource
-        return _native.Access(writes=mark.orders_as_a_write, target=call.target, name=call.name, resource=resource, **where)
+        return _native.Access(
+            writes=mark.orders_as_a_write, target=call.target, name=call.name, resource=resource, **where
+        )
 
     def _key(self, name: str, target: str) -> tuple[str, str | None] | None:
         return (name, target) if self._traced is None else self._traced.key(name, target)

@@ -39,6 +39,9 @@ PREFIX = "entangle_jax"
 OF_HANDLES = "entangle_jax.Handle"
 """The resource of the accesses through a `Handle`, which are in order by construction."""
 
+UNNAMED = "an unnamed resource"
+"""The resource of the calls that `ordered` is told of without one."""
+
 
 @dataclass(frozen=True)
 class Mark:

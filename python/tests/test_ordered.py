@@ -933,3 +933,39 @@ def test_errors_say_what_is_wrong():
         ValueError, match=r"the handle of 'entangle_testing_write' is operand 4, and the call at .*test.* has 2"
     ):
         jax.jit(ordered(program, writes=[(testing.WRITE_TARGET, 4)])).lower(testing.slot(0), X)
+
+
+def test_calls_that_an_inner_ordered_was_told_of_are_in_order_in_an_outer_one(slots):
+    both = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
+
+    def twice(token, x):
+        return jax.lax.scan(lambda c, _: (c, testing.read(token, x)), None, length=2)[1]
+
+    look, change = ordered(twice, reads=both["reads"]), ordered(testing.write, writes=both["writes"])
+
+    def fn(token, x):
+        before = look(token, late(x))
+        change(token, 1.0)
+        return *before, *look(token, x), late(x, 6)[0] * 0
+
+    for _ in range(3):
+        (*values, _), _ = run(jax.jit(ordered(fn)), testing.slot(0), X)
+        assert values == [0, 0, 1, 1]
+    assert not races(ordered(fn), testing.slot(0), X)
+    assert races(fn, testing.slot(0), X)
+
+
+def test_a_call_waits_by_the_handle_of_its_mark_not_by_an_operand_that_it_drops(slots):
+    primitive = _private.Primitive("test_read_with_a_hint")
+    primitive.def_abstract_eval(lambda hint, token: jax.core.ShapedArray((), jnp.float32))
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda hint, token: testing.read(token), multiple_results=False))
+    look = reads("slot", handle="token")(lambda hint, token: jax.jit(primitive.bind)(hint, token))
+
+    def fn(token, x):
+        write(token, 1.0 + late(x)[0] * 0)
+        return look(jnp.int8(x[0]), token), late(x, 6)[0] * 0
+
+    for _ in range(3):
+        (value, _), _ = run(jax.jit(ordered(fn)), testing.slot(0), X)
+        assert value == 1
+    assert not races(ordered(fn), testing.slot(0), X)

@@ -15,9 +15,6 @@ from entangle_jax._ordering import jaxprs
 CallSpec = str | tuple[Any, Any] | Callable[..., Any] | Any
 """What is named in `reads` and `writes` of `ordered`."""
 
-UNNAMED = "an unnamed resource"
-"""The resource of calls that are named without one."""
-
 _CALLBACKS = ("pure_callback", "io_callback")
 _CALLS = ("ffi_call", "buffer_callback", *_CALLBACKS)
 """Primitives of JAX that call what XLA does not know."""
@@ -64,7 +61,7 @@ class Specification:
         """
         self = cls()
         for argument, given, is_write in (("reads", reads, False), ("writes", writes, True)):
-            resources = given if isinstance(given, Mapping) else {UNNAMED: given}
+            resources = given if isinstance(given, Mapping) else {_marks.UNNAMED: given}
             for resource, calls in resources.items():
                 if not isinstance(resource, str):
                     raise TypeError(

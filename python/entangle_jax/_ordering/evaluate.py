@@ -54,8 +54,8 @@ class Evaluation:
             ins = [read(atom) for atom in eqn.invars]
             step = plan.steps.get(i)
             with jaxprs.context(eqn):
-                if step is None or not self.cells_of(step):
-                    outs = _call(eqn, step, ins) if isinstance(step, Access) else jaxprs.evaluate(eqn, ins)
+                if step is None or not (self.cells_of(step) or step.is_named):
+                    outs = jaxprs.evaluate(eqn, ins)
                 elif isinstance(step, Access):
                     outs, world = self._access(step, eqn, ins, world)
                 else:
@@ -67,6 +67,8 @@ class Evaluation:
 
     def _access(self, step: Access, eqn: Any, ins: list[Any], world: World) -> Results:
         cells = self.cells_of(step)
+        if not cells:
+            return _call(eqn, step, ins), world
         waits = world.waits(cells)
 
         def call(*operands: Any) -> list[Any]:

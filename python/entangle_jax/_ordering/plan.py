@@ -35,6 +35,11 @@ class Access:
     named: tuple[accesses.Declared, ...] = ()
     """What was said of the call where it is used."""
 
+    @property
+    def is_named(self) -> bool:
+        """Whether something was."""
+        return bool(self.named)
+
 
 @dataclass(frozen=True)
 class Active:
@@ -58,6 +63,11 @@ class Region:
     marks: tuple[Active, ...] = ()
     """The marks around it, which are also around what its rules for derivatives call."""
 
+    @property
+    def is_named(self) -> bool:
+        """Whether some of these accesses were named where they are used."""
+        return any(plan.is_named for plan in self.plans)
+
 
 @dataclass
 class Plan:
@@ -72,6 +82,11 @@ class Plan:
     results: list[Origins] = field(default_factory=list)
     handles: list[Origins] = field(default_factory=list)
     """Of the arguments that tell the objects of the mark apart which this jaxpr is."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether some of its accesses were named where they are used."""
+        return any(step.is_named for step in self.steps.values())
 
 
 class Planner:
