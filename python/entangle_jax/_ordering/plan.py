@@ -164,7 +164,8 @@ class Planner:
             ((number, step),) = inside.steps.items()
             if isinstance(step, Access):
                 inside = replace(inside, steps={number: replace(step, alone=True)})
-        return replace(access, inside=inside), inside.results
+        # The accesses in it say themselves whether they have derivatives.
+        return replace(access, inside=inside, has_derivative=not inside.steps), inside.results
 
     def _access(
         self,
