@@ -295,6 +295,33 @@ def test_what_is_named_and_not_called_is_told():
         jax.jit(ordered(program, reads=[testing.READ_TARGET])).lower(testing.slot(0), X)
 
 
+def test_what_is_named_without_a_resource_and_marked_with_one_is_told(slots):
+    """One write is both, the other is only named, and the read, which is only marked, does not wait for that."""
+
+    def fn(token, x):
+        write(token, 0.5, label="both")
+        testing.write(token, 1.0, label="named")
+        return read(token, x, label="marked")
+
+    def waits(**options):
+        return compiled.paths(compiled.text(ordered(fn, **options), testing.slot(0), X))["marked"]
+
+    named, target = [testing.WRITE_TARGET], testing.WRITE_TARGET
+    told = (
+        rf"`ordered` was told of '{target}' without a resource, and the function calls it in a function that is marked "
+        rf"with 'slot': .*name them with its resource: `{{'slot': \['{target}'\]}}`"
+    )
+    with pytest.warns(OrderingWarning, match=told):
+        assert waits(writes=named) == {"both"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert waits(writes={"slot": named}) == {"both", "named"}
+        # All that is marked is named too, or all that is named is marked; or nothing is both.
+        assert waits(writes=named, reads=[testing.READ_TARGET]) == {"both", "named"}
+        jax.jit(ordered(program, writes=named)).lower(testing.slot(0), X)
+        jax.jit(ordered(lambda token: (testing.write(token, 1.0), read(token)), writes=named)).lower(testing.slot(0))
+
+
 def test_a_function_without_accesses_lowers_to_the_same_text():
     def fn(x, flag, y=2):
         z = jax.lax.scan(lambda c, a: (c + a, jnp.sin(c)), 0.0, x)
