@@ -159,7 +159,8 @@ class Planner:
         if not any(True for _ in jaxprs.inner_jaxprs(eqn)):
             return None, objects.of_results(eqn, ins)
         flow = FLOWS.get(eqn.primitive.name, _unknown)
-        plans, outs = flow(self, eqn, ins, marks)
+        with jaxprs.inside(eqn):
+            plans, outs = flow(self, eqn, ins, marks)
         touches: Touches = {}
         for one in plans:
             for touched, writes in one.touches.items():
@@ -187,7 +188,8 @@ class Planner:
         self, eqn: Any, ins: list[Origins], named: list[accesses.Declared], marks: tuple[Active, ...]
     ) -> tuple[Access, list[Origins]]:
         """A marked function that is one access, with what is in it in order too, as far as it is seen."""
-        inside = self.plan(jaxprs.param(eqn, "jaxpr"), ins, marks)
+        with jaxprs.inside(eqn):
+            inside = self.plan(jaxprs.param(eqn, "jaxpr"), ins, marks)
         access = self._access(eqn, ins, named, marks, inside.touches)
         if len(inside.steps) == 1:
             ((number, step),) = inside.steps.items()
