@@ -295,6 +295,33 @@ def test_what_is_named_and_not_called_is_told():
         jax.jit(ordered(program, reads=[testing.READ_TARGET])).lower(testing.slot(0), X)
 
 
+def test_what_is_named_without_a_resource_and_marked_with_one_is_told(slots):
+    """One write is both, the other is only named, and the read, which is only marked, does not wait for that."""
+
+    def fn(token, x):
+        write(token, 0.5, label="both")
+        testing.write(token, 1.0, label="named")
+        return read(token, x, label="marked")
+
+    def waits(**options):
+        return compiled.paths(compiled.text(ordered(fn, **options), testing.slot(0), X))["marked"]
+
+    named, target = [testing.WRITE_TARGET], testing.WRITE_TARGET
+    told = (
+        rf"`ordered` was told of '{target}' without a resource, and the function calls it in a function that is marked "
+        rf"with 'slot': .*name them with its resource: `{{'slot': \['{target}'\]}}`"
+    )
+    with pytest.warns(OrderingWarning, match=told):
+        assert waits(writes=named) == {"both"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert waits(writes={"slot": named}) == {"both", "named"}
+        # All that is marked is named too, or all that is named is marked; or nothing is both.
+        assert waits(writes=named, reads=[testing.READ_TARGET]) == {"both", "named"}
+        jax.jit(ordered(program, writes=named)).lower(testing.slot(0), X)
+        jax.jit(ordered(lambda token: (testing.write(token, 1.0), read(token)), writes=named)).lower(testing.slot(0))
+
+
 def test_a_function_without_accesses_lowers_to_the_same_text():
     def fn(x, flag, y=2):
         z = jax.lax.scan(lambda c, a: (c + a, jnp.sin(c)), 0.0, x)
@@ -624,6 +651,44 @@ def test_a_checkpoint_around_an_ordered_function_makes_no_access_again(function,
     assert [(one.op, one.value) for one in got[1]] == [(one.op, one.value) for one in wanted[1]]
 
 
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("loop", ["none", "scan", "while"])
+def test_callbacks_with_ordered_effects_are_in_order_with_those_without(loop, opaque):
+    """JAX puts those with ordered effects in order among themselves, and `ordered` all of them."""
+    seen = []
+
+    def add(name, value=None):
+        return lambda *_: seen.append(name) or value
+
+    push = writes("queue", opaque=opaque)(lambda name: io_callback(add(name), None, ordered=True))
+    put = writes("queue", opaque=opaque)(lambda name, x: io_callback(add(name), None, x, ordered=True))
+    pull = writes("queue")(lambda name: io_callback(add(name, np.float32(0)), SCALAR))
+
+    def fn(x):
+        put("a", late(x)[0])
+        pull("b")
+        push("c")
+        match loop:
+            case "scan":
+                jax.lax.scan(lambda c, _: (c, (pull("d"), push("e"))[0]), 0, length=2)
+            case "while":
+                jax.lax.fori_loop(0, x[0] * 0 + 2, lambda _, c: (pull("d"), push("e"), c)[2], 0)
+        pull("f")
+        put("g", late(x, 2)[0])
+        return pull("h")
+
+    def runs(step):
+        seen.clear()
+        jax.block_until_ready(step(X))
+        jax.effects_barrier()
+        return "".join(seen)
+
+    expected = "abc" + "dede" * (loop != "none") + "fgh"
+    step = jax.jit(ordered(fn))
+    assert [runs(step) for _ in range(3)] == [expected] * 3
+    assert runs(jax.jit(fn)) != expected
+
+
 def test_ordered_effects_and_prints_are_left_as_they_are(capfd):
     def fn(token, x):
         jax.debug.print("first {}", read(token), ordered=True)
@@ -752,6 +817,28 @@ def test_a_last_write_in_an_opaque_function_happens(slots):
     assert seen == [3]
 
 
+def test_derivatives_from_outside_of_an_opaque_function_see_what_it_sees(slots):
+    whole = writes("slot", opaque=True)(lambda x, token, y: matrix(None)(x, token, late(y)))
+
+    def fn(x, token, y):
+        write_slot = writes("slot")(testing.write)
+        write_slot(token, 2.0)
+        a = whole(x, token, y)
+        write_slot(token, 3.0)
+        return a * a
+
+    for step in (ordered(jax.grad(fn)), jax.grad(ordered(fn))):
+        testing.reset()
+        assert jax.jit(step)(jnp.float32(5), testing.slot(0), X) == 2 * 5 * 2 * 2
+    hidden = writes("slot", opaque=True)(hidden_write.bind)
+    with pytest.raises(
+        TypeError, match=r"the derivative of `test_hidden_write` at .*test_ordered.py:\d+.*Differentiate"
+    ):
+        jax.grad(ordered(lambda x, token: (writes("slot")(testing.write)(token, 1.0), hidden(x))[1]))(
+            1.0, testing.slot(0)
+        )
+
+
 def test_an_opaque_function_returns_keys_tokens_and_arrays_over_a_mesh(slots):
     whole = writes("slot", opaque=True)
 
@@ -778,29 +865,66 @@ def test_an_operation_with_accesses_inside_that_has_no_rule_is_an_error_with_the
         jax.jit(ordered(fn)).lower(1.0)
 
 
-def test_tokens_of_xla_and_refs_pass(slots):
+def test_a_call_that_returns_only_a_token_of_xla_is_waited_for():
+    """The write is before the read by the token of the call between them alone."""
+
+    @writes("slot")
+    def fence(x):
+        return jax.ffi.ffi_call("test_fence", _private.abstract_token, has_side_effect=True)(x)
+
     def fn(token, x):
-        ref = jax.new_ref(x)
-        ref[...] = read(token) + x
-        write(token, 4.0)
-        xla_token = jax.lax.create_token()
-        ref[...] += read(token)
-        return ref[...], jax.lax.after_all(xla_token)
+        writes("slot")(testing.write)(token, 1.0, label="w")
+        return fence(x), reads("slot")(testing.read)(token, label="r")
 
-    assert jax.jit(lambda token, x: ordered(fn)(token, x)[0])(testing.slot(0), jnp.float32(1)) == 5
+    eqns = jax.make_jaxpr(ordered(fn))(testing.slot(0), X).eqns  # there is no such target to compile it with
+    written, fenced, seen = (eqn for eqn in eqns if eqn.primitive.name in {"jit", "pjit"})
+    waits = {eqn.outvars[0]: eqn.invars[1:] for eqn in eqns if eqn.primitive.name == "entangle"}
+    assert waits[fenced.invars[0]] == written.outvars
+    assert waits[seen.invars[-1]] == fenced.outvars
 
-    def in_a_loop(token, x):
-        ref = jax.new_ref(x)
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_refs_are_read_and_written_as_the_function_says(opaque, jitted, slots):
+    """Refs that the function makes, is given and closes over, in marked functions too, in a loop and in straight code."""
+
+    @writes("slot", opaque=opaque)
+    def count(ref, token, x):
+        testing.write(token, ref[...] + 1 + late(x)[0] * 0)
+        ref[...] = testing.read(token)
+
+    closed_over = jax.new_ref(jnp.float32(10))
+
+    def fn(given, token, x):
+        own = jax.new_ref(jnp.float32(20))
+        count(own, token, x)
+        count(given, token, x)
+        given[...] += reads("slot")(testing.read)(token)
 
         def body(c, k):
-            write(token, k)
-            ref[...] += read(token)
+            writes("slot")(testing.write)(token, k)
+            own[...] += reads("slot")(testing.read)(token)
             return c, None
 
         jax.lax.scan(body, 0, jnp.arange(3.0))
-        return ref[...]
+        count(closed_over, token, x)
+        return own[...], reads("slot")(testing.read)(token)
 
-    assert jax.jit(ordered(in_a_loop))(testing.slot(0), jnp.float32(1)) == 4
+    given = jax.new_ref(jnp.float32(1))
+    step = ordered(fn)
+    if jitted:
+        step = jax.jit(lambda given, token, x: ordered(fn)(given, token, x))
+    own, seen = step(given, testing.slot(0), X)
+    assert (own, given[...], closed_over[...], seen) == (21 + 3, 4, 11, 11)
+
+
+def test_tokens_of_xla_pass(slots):
+    def fn(token, x):
+        xla_token = jax.lax.create_token()
+        write(token, 4.0)
+        return read(token) + x, jax.lax.after_all(xla_token)
+
+    assert jax.jit(lambda token, x: ordered(fn)(token, x)[0])(testing.slot(0), jnp.float32(1)) == 5
 
 
 def test_what_is_no_array_stays_what_it_is():
@@ -912,10 +1036,21 @@ def test_compiled_ahead_of_time_and_exported_it_is_as_it_was(slots):
 
 
 def test_where_jit_is_disabled_it_is_enabled_again(slots):
+    def loop(token, x):
+        def body(c, k):
+            write(token, k + late(x)[0] * 0)
+            return c, jax.lax.cond(k > 0, lambda: read(token), lambda: jnp.float32(-1))
+
+        return jax.lax.scan(body, 0, jnp.arange(3.0))[1], read(token)
+
     with jax.disable_jit():
         (before, after, _), log = run(ordered(program), testing.slot(0), X)
+        in_a_loop = run(ordered(loop), testing.slot(0), X)
+        assert audit(program, testing.slot(0), X).races
+        assert not audit(ordered(program), testing.slot(0), X).races
     assert (before, after) == (0, 1)
     assert log == ["r0", "w1", "r1"]
+    assert in_a_loop == (([-1, 1, 2], 2), ["w0", "w1", "r1", "w2", "r2", "r2"])
 
 
 def test_errors_say_what_is_wrong():

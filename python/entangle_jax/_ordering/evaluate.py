@@ -152,11 +152,12 @@ def _zeros(aval: Any) -> Any:
 def without_derivative(call: Callable[..., list[Any]], eqn: Any) -> Callable[..., list[Any]]:
     """The call, with an error for whoever differentiates it from outside of `ordered`."""
     wrapped = jax.custom_jvp(call)
+    message = str(no_derivative(eqn))  # now, where its line is known
 
     @wrapped.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         del primals, tangents
-        raise no_derivative(eqn)
+        raise TypeError(message)
 
     return wrapped
 

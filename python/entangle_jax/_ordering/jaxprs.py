@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,17 +73,33 @@ def evaluate(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
+_around: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("_around", default=())
+
+
+@contextlib.contextmanager
+def inside(eqn: Any) -> Iterator[None]:
+    """Within it, what has no line of its own has this equation's."""
+    token = _around.set((*_around.get(), eqn))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
 @contextlib.contextmanager
 def context(eqn: Any) -> Iterator[None]:
     """Within it, what is traced has the equation's source line, names, and settings."""
     names = _private.current_name_stack() + eqn.source_info.name_stack
-    with _private.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
+    with inside(eqn), _private.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
         yield
 
 
 def line(eqn: Any) -> str:
     """The user's line that an equation comes from."""
-    return _private.summarize(eqn.source_info)
+    for one in (eqn, *reversed(_around.get())):
+        if any(True for _ in _private.user_frames(one.source_info.traceback)):
+            return _private.summarize(one.source_info)
+    return "an unknown line"
 
 
 class Scan(NamedTuple):

@@ -89,6 +89,17 @@ class Plan:
         return any(step.is_named for step in self.steps.values())
 
 
+@dataclass(frozen=True)
+class _Use:
+    """How an access is known."""
+
+    named: tuple[str, ...]
+    """The names without a resource that it has in `ordered`."""
+    marked: frozenset[str]
+    """The resources of the marks around it."""
+    writes: bool
+
+
 class Planner:
     """Makes the plans of one function."""
 
@@ -97,6 +108,8 @@ class Planner:
         self._plans: dict[Any, tuple[Any, Plan]] = {}
         self.seen: set[int] = set()
         """The identities of those named calls that were found."""
+        self._uses: dict[int, _Use] = {}
+        """By the identity of the equation. Plans keep their jaxprs, and so their equations."""
 
     def plan(self, jaxpr: Any, origins: list[Origins], marks: tuple[Active, ...] = ()) -> Plan:
         """The plan of a jaxpr whose arguments have these origins.
@@ -109,6 +122,22 @@ class Planner:
             # The jaxpr too, so that no other one gets its identity.
             self._plans[key] = jaxpr, self._new(jaxprs.opened(jaxpr), origins, marks)
         return self._plans[key][1]
+
+    def split(self) -> list[tuple[str, str]]:
+        """What is named without a resource and marked with one: pairs of both, if calls of one object are in no order.
+
+        A call that is named and marked touches two objects. Those that are only named and those that are only marked
+        touch one of these each, and do not wait for each other.
+        """
+        uses = list(self._uses.values())
+        found = []
+        for resource in dict.fromkeys(resource for use in uses for resource in use.marked):
+            named = [use for use in uses if use.named and resource not in use.marked]
+            marked = [use for use in uses if not use.named and resource in use.marked]
+            if any(one.writes or other.writes for one in named for other in marked):
+                both = (name for use in uses if resource in use.marked for name in use.named)
+                found += [(name, resource) for name in dict.fromkeys(both)]
+        return found
 
     def _new(self, opened: jaxprs.Open, origins: list[Origins], marks: tuple[Active, ...]) -> Plan:
         plan = Plan(opened)
@@ -147,7 +176,8 @@ class Planner:
         if not any(True for _ in jaxprs.inner_jaxprs(eqn)):
             return None, objects.of_results(eqn, ins)
         flow = FLOWS.get(eqn.primitive.name, _unknown)
-        plans, outs = flow(self, eqn, ins, marks)
+        with jaxprs.inside(eqn):
+            plans, outs = flow(self, eqn, ins, marks)
         touches: Touches = {}
         for one in plans:
             for touched, writes in one.touches.items():
@@ -175,13 +205,15 @@ class Planner:
         self, eqn: Any, ins: list[Origins], named: list[accesses.Declared], marks: tuple[Active, ...]
     ) -> tuple[Access, list[Origins]]:
         """A marked function that is one access, with what is in it in order too, as far as it is seen."""
-        inside = self.plan(jaxprs.param(eqn, "jaxpr"), ins, marks)
+        with jaxprs.inside(eqn):
+            inside = self.plan(jaxprs.param(eqn, "jaxpr"), ins, marks)
         access = self._access(eqn, ins, named, marks, inside.touches)
         if len(inside.steps) == 1:
             ((number, step),) = inside.steps.items()
             if isinstance(step, Access):
                 inside = replace(inside, steps={number: replace(step, alone=True)})
-        return replace(access, inside=inside), inside.results
+        # The accesses in it say themselves whether they have derivatives.
+        return replace(access, inside=inside, has_derivative=not inside.steps), inside.results
 
     def _access(
         self,
@@ -192,6 +224,11 @@ class Planner:
         inside: Touches | None = None,
     ) -> Access:
         touches = dict(inside or {})
+        self._uses[id(eqn)] = _Use(
+            tuple(str(one) for one in named if not one.resource),
+            frozenset(mark.resource for mark in marks),
+            any(one.writes for one in named) or any(mark.writes for mark in marks),
+        )
 
         def touch(resource: str, origins: Origins, writes: bool) -> None:
             touches[resource, origins] = touches.get((resource, origins), False) or writes
