@@ -45,7 +45,7 @@ class Traced:
     handles: dict[tuple[str, str | None], set[tuple[int, ...]]] = field(default_factory=dict)
     """By the mark's name and the target: the operands that hold the handle, in each of the calls."""
     types: dict[tuple[str, str | None], set[tuple[tuple[str, ...], frozenset[str]]]] = field(default_factory=dict)
-    """Where the target is not known: the types of the operands, sorted, and those of the operands that hold the handle."""
+    """Where the target is not known: the types of the operands, sorted, and of those that hold the handle."""
     kept: set[tuple[str, str | None]] = field(default_factory=set)
     """Those that are calls with a side effect, which cannot be gone."""
 
@@ -109,12 +109,22 @@ class Traced:
         return tuple(i for i, kind in enumerate(operands) if kind in of_handle)
 
 
+_KINDS = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s", "complex": "c", "bool": "pred"}
+
+
 def _type(aval: Any) -> str:
     """The type of an array as XLA prints it, such as `f32[3,4]`; empty for anything else."""
     if not isinstance(aval, jax.core.ShapedArray):
         return ""
     kind = str(aval.dtype)
-    for of_jax, of_xla in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "s"), ("complex", "c"), ("bool", "pred")):
+    for of_jax, of_xla in (
+        ("bfloat", "bf"),
+        ("float", "f"),
+        ("uint", "u"),
+        ("int", "s"),
+        ("complex", "c"),
+        ("bool", "pred"),
+    ):
         if kind.startswith(of_jax):
             return f"{of_xla}{kind.removeprefix(of_jax)}[{','.join(map(str, aval.shape))}]"
     return ""
@@ -223,9 +233,7 @@ class Marked:
                     told += [self._access(name, call, self._operands(compiled, name, key, call)) for call in stays]
         return told
 
-    def _operands(
-        self, program: str, name: str, key: tuple[str, str | None], call: _native.Call
-    ) -> tuple[int, ...]:
+    def _operands(self, program: str, name: str, key: tuple[str, str | None], call: _native.Call) -> tuple[int, ...]:
         """The operands that hold the handle; none if that is not known."""
         mark = _marks.parse(name)
         if self._traced is None or mark is None or not mark.handle:

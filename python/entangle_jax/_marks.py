@@ -271,9 +271,7 @@ def _argument(which: str, fn: Any, handle: str | int) -> tuple[int | None, str |
     )
 
 
-def call_equation(
-    marks: Sequence[tuple[Mark, str, Sequence[int]]], eqn: Any, operands: Sequence[Any]
-) -> list[Any]:
+def call_equation(marks: Sequence[tuple[Mark, str, Sequence[int]]], eqn: Any, operands: Sequence[Any]) -> list[Any]:
     """Bind an equation again, in functions with these marks, names, and operands that are the handle."""
     (mark, function, handle), *others = marks
     name = mark.name_of(function)

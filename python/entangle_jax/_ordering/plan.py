@@ -225,8 +225,8 @@ class Planner:
     ) -> Access:
         touches = dict(inside or {})
         self._uses[id(eqn)] = _Use(
-            tuple(str(one) for one in named if not one.resource),
-            frozenset(mark.resource for mark in marks),
+            tuple(str(one) for one in named if one.resource == _marks.UNNAMED),
+            frozenset(mark.resource for mark in marks if mark.resource != _marks.UNNAMED),
             any(one.writes for one in named) or any(mark.writes for mark in marks),
         )
 
