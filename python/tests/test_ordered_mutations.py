@@ -110,6 +110,15 @@ def reading_cond(token, x):
     return jax.lax.cond(x[0] > 0, lambda: read(token, x), lambda: jnp.float32(0))
 
 
+def reads_that_may_not_run(token, x):
+    def body(c, k):
+        write(token, k)
+        looped = jax.lax.while_loop(lambda s: s < x[1], lambda s: s + 1 + read(token, x), jnp.float32(0))
+        return c, (looped, reading_cond(token, x))
+
+    return jax.lax.scan(body, 0, jnp.arange(3.0))[1]
+
+
 def jit(token, x):
     return jax.jit(both)(token, x)
 
@@ -378,7 +387,7 @@ CHECKS = {
     "recomputed_loop": recomputed_loop, "batched_branch": batched_branch,
     "batched_rule": batched_rule,
     **{f.__name__: around(f) for f in (
-        scan, reading_scan, while_, while_with_calls, cond, reading_cond, jit, checkpoint, custom_jvp, custom_vjp, custom_vmap,
+        scan, reading_scan, while_, while_with_calls, cond, reading_cond, reads_that_may_not_run, jit, checkpoint, custom_jvp, custom_vjp, custom_vmap,
         linear_solve, shard_map,
     )},
 }  # fmt: skip
@@ -414,7 +423,8 @@ MUTATIONS = {
     "a write is forgotten": (WORLD, "Past(witnesses, (), kept) if writes", "past if writes", "straight"),
     "a body does not wait for writes before it": (WORLD, "writes = _token(past.writes)", "writes = None", "reading_cond"),
     "a body does not wait for reads before it": (WORLD, "else _token(past.reads) if past.reads else writes", "else writes", "jit"),
-    "what stands for all does not stand for reads": (WORLD, "else entangle(_zero(), *past.reads, *earlier)", "else entangle(_zero(), *earlier)", "scan"),
+    "what stands for all does not stand for reads": (WORLD, "entangle(_zero(), *past.writes, *past.reads)", "entangle(_zero(), *past.writes)", "scan"),
+    "what stands for all stands for reads alone": (WORLD, "entangle(_zero(), *past.writes, *past.reads)", "entangle(_zero(), *past.reads)", "reads_that_may_not_run"),
     "a reading loop forgets the iterations before": (WORLD, "*past.reads, *earlier)", "*past.reads)", "reading_scan"),
     "reads in a body are forgotten": (WORLD, "else replace(past, reads=(*past.reads, everything))", "else past", "reading_scan"),
     "writes in a body are forgotten": (WORLD, "Past((writes,), (everything,), kept)", "past", "jit"),
