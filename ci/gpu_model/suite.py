@@ -14,25 +14,20 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 
 FILES = (
-    "order", "eager", "batching", "derivatives", "calls", "errors", "tokens_and_refs", "handle", "ordered", "marks", "one_device",
-    "warnings", "handle_misuse", "memory_kinds", "value", "threads", "handle_callbacks", "handle_marks", "handles_without_leaves",
-    "faults", "handle_random", "processes", "properties", "sharding", "audit", "audited", "audit_truth", "audit_marks", "audit_fixes", "audit_report", "export", "testing",
+    "order", "eager", "batching", "derivatives", "calls", "errors", "tokens_and_refs", "handle", "ordered", "marks",
+    "one_device", "warnings", "handle_misuse", "memory_kinds", "value", "threads", "handle_callbacks", "handle_marks",
+    "handles_without_leaves", "faults", "handle_random", "processes", "properties", "sharding", "audit", "audited",
+    "audit_truth", "audit_marks", "audit_fixes", "audit_report", "export", "testing",
 )  # fmt: skip
 
-GRAPH_BROKEN = (
-    "an executable whose recording failed stays broken, which `tests_gpu_model/test_faults.py` expects: the handler of a "
-    "branch is called when the branch is recorded, whether it is taken or not"
-)
 LEFT_OUT = {
     "derivatives::test_in_a_custom_linear_solve": "cuSOLVER, which the model has not",
-    "testing::test_the_example_of_the_module_runs": "examples run one after the other, and one does not wait for its write",
+    "testing::test_the_example_of_the_module_runs": "examples run one after the other, and one does not "
+    "wait for its write",
     "audit_report::test_a_read_that_was_taken_out_of_a_loop_is_called_moved": "XLA:GPU hoists no call out of a loop",
-    "audit::test_a_copy_and_its_cause[still used]": "XLA:GPU copies within the fusion that computes the "
-    "payload",
-    "faults::test_nothing_runs_after_a_witness_that_failed[native]": GRAPH_BROKEN,
-    "faults::test_bits_survive_a_failure_in_between": GRAPH_BROKEN,
-    "processes::test_two_processes_share_a_program_without_communication_for_entangle": "NCCL between processes, which is "
-    "not in the model",
+    "audit::test_a_copy_and_its_cause[still used]": "XLA:GPU copies within the fusion that computes the payload",
+    "processes::test_two_processes_share_a_program_without_communication_for_entangle": "NCCL between processes, "
+    "which is not in the model",
     "one_device::test_a_callback_that_raises_lets_no_device_run_on": "it sets time limits of XLA:CPU",
     "ordered::test_a_read_of_what_is_not_written_may_run_once_and_a_volatile_one_runs_as_often_as_written": "XLA:GPU "
     "hoists no call out of a loop, so it runs five times",
