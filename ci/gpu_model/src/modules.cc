@@ -155,8 +155,8 @@ CUresult make_launch(const CUDA_KERNEL_NODE_PARAMS& params, Work* work) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   std::vector<char> arguments(program.parameters.bytes);
-  for (size_t i = 0; params.kernelParams && i < program.parameter_bytes.size(); i++)
-    memcpy(&arguments[program.parameters.symbols[i].offset], params.kernelParams[i], program.parameter_bytes[i]);
+  for (const ptx::Symbol& parameter : program.parameters.symbols)
+    if (params.kernelParams) memcpy(&arguments[parameter.offset], params.kernelParams[&parameter - program.parameters.symbols.data()], parameter.bytes);
   ptx::Shape shape{{params.gridDimX, params.gridDimY, params.gridDimZ}, {params.blockDimX, params.blockDimY, params.blockDimZ}, params.sharedMemBytes};
   *work = {"kernel: " + kernel.name, CU_GRAPH_NODE_TYPE_KERNEL,
            [&program, shape, arguments](Accesses& accesses) { ptx::run(program, shape, arguments, accesses); },

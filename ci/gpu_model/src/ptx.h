@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,7 +65,7 @@ struct Shuffle {
 
 struct Symbol {
   int reg;  // holds the address
-  size_t offset;
+  size_t offset, bytes;
 };
 
 struct Area {
@@ -78,8 +79,8 @@ struct Program {
   std::vector<Instruction> instructions;
   std::map<std::string, int> registers;
   std::map<std::string, size_t> labels;
-  std::vector<size_t> parameter_bytes;
-  Area parameters, local, shared;
+  std::map<std::string, std::vector<const size_t*>> targets;  // of branches that choose one of several labels
+  Area parameters, local, shared;                             // a function's results come before its parameters
   std::map<size_t, Shuffle> shuffles;  // by instruction
   bool waits = false;                  // threads wait for each other
   size_t touching = 0;                 // instructions that touch global memory
@@ -88,6 +89,18 @@ struct Program {
 };
 
 using Globals = std::map<std::string, std::pair<CUdeviceptr, size_t>>;
+
+// A call of a function, which has a program of its own.
+struct Function {
+  std::shared_ptr<Program> program;
+  std::vector<Operand> passed;              // addresses: of its results, then of its arguments
+  size_t results = 0;                       // how many of them are results
+  std::vector<std::pair<int, int>> places;  // registers that say where the thread is: in the function, and in its caller
+};
+void run(const Function& function, Thread& caller);
+
+// Whether it is a register that says where a thread is.
+bool is_place(const std::string& reg);
 
 // Reads the kernel of that name in a module's text.
 Program read(const std::string& text, const std::string& kernel, const Globals& globals);

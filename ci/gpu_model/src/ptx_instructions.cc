@@ -25,11 +25,38 @@ Word raw(T value) {
   return word;
 }
 
-size_t bytes_of(const std::string& type) { return type == "pred" ? 1 : strtoull(type.c_str() + 1, nullptr, 10) / 8; }
+size_t bytes_of(const std::string& type) {
+  return type == "pred" ? 1 : strtoull(type.c_str() + std::min(type.size(), type.find_first_of("0123456789")), nullptr, 10) / 8;
+}
 Word mask_of(const std::string& type) {
   size_t bits = type == "pred" ? 1 : bytes_of(type) * 8;
   return bits >= 64 ? ~Word(0) : (Word(1) << bits) - 1;
 }
+
+// A number of 16 bits: computed with as a float, and rounded to the nearest.
+struct Half {
+  _Float16 value;
+  Half() = default;
+  explicit Half(float x) : value(static_cast<_Float16>(x)) {}
+  operator float() const { return static_cast<float>(value); }
+};
+struct Brain {  // bfloat16
+  uint16_t bits;
+  Brain() = default;
+  explicit Brain(float x) {
+    uint32_t word;
+    memcpy(&word, &x, sizeof word);
+    bits = static_cast<uint16_t>(x != x ? word >> 16 | 64 : (word + 0x7fff + (word >> 16 & 1)) >> 16);
+  }
+  operator float() const {
+    uint32_t word = static_cast<uint32_t>(bits) << 16;
+    float x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+  }
+};
+template <class T>
+constexpr bool is_real = std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 
 // Calls `with` with a value of the C++ type that a PTX type is; false if it is of another kind.
 template <class With>
@@ -48,6 +75,8 @@ template <class With>
 bool real(const std::string& type, With with) {
   if (type == "f32") return with(float()), true;
   if (type == "f64") return with(double()), true;
+  if (type == "f16") return with(Half()), true;
+  if (type == "bf16") return with(Brain()), true;
   return false;
 }
 template <class With>
@@ -83,13 +112,13 @@ double rounded(double x, const std::string& how) {
 
 template <class To, class From>
 Word convert(From value, const std::string& how) {
-  if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {  // out of range: the nearest there is
+  if constexpr (is_real<From> && std::is_integral_v<To>) {  // out of range: the nearest there is
     double x = rounded(value, how);
     if (x != x) return 0;
     if (x <= static_cast<double>(std::numeric_limits<To>::min())) return raw(std::numeric_limits<To>::min());
     if (x >= static_cast<double>(std::numeric_limits<To>::max())) return raw(std::numeric_limits<To>::max());
     return raw(static_cast<To>(x));
-  } else if constexpr (std::is_floating_point_v<From>) {
+  } else if constexpr (is_real<From>) {
     return raw(static_cast<To>(rounded(value, how)));
   } else {
     return raw(static_cast<To>(value));
@@ -117,7 +146,7 @@ struct Line {
     std::getline(code, op, '.');
     for (std::string each; std::getline(code, each, '.');) {
       modifiers.push_back(each);
-      bool is_type = each == "pred" || ((each.size() == 2 || each.size() == 3) && strchr("usbf", each[0]) && isdigit(each[1]));
+      bool is_type = each == "pred" || each == "bf16" || ((each.size() == 2 || each.size() == 3) && strchr("usbf", each[0]) && isdigit(each[1]));
       if (is_type) types.push_back(each);
     }
     if (end != std::string::npos) operands = split_operands(text.substr(end));
@@ -341,7 +370,7 @@ Instruction fused_multiply_add(const Line& line) {
   Instruction done;
   real(line.type(), [&](auto zero) {
     using T = decltype(zero);
-    done = [=](Thread& thread) { to.in(thread) = raw(std::fma(as<T>(a.get(thread)), as<T>(b.get(thread)), as<T>(c.get(thread)))); };
+    done = [=](Thread& thread) { to.in(thread) = raw(static_cast<T>(std::fma(as<T>(a.get(thread)), as<T>(b.get(thread)), as<T>(c.get(thread))))); };
   });
   return done;
 }
@@ -350,8 +379,8 @@ Instruction extreme(const Line& line) {
   bool greatest = line.op == "max", keeps_nan = line.has("NaN");
   if (auto done = binary(line, REAL, [=](auto a, auto b) {
         using T = decltype(a);
-        if (keeps_nan && (a != a || b != b)) return std::numeric_limits<T>::quiet_NaN();
-        return greatest ? std::fmax(a, b) : std::fmin(a, b);
+        if (keeps_nan && (a != a || b != b)) return static_cast<T>(std::numeric_limits<float>::quiet_NaN());
+        return static_cast<T>(greatest ? std::fmax(a, b) : std::fmin(a, b));
       }))
     return done;
   return binary(line, INTEGER, [=](auto a, auto b) { return greatest == (a > b) ? a : b; });
@@ -441,6 +470,12 @@ Instruction branch(const Line& line) {
   return [=](Thread& thread) { thread.at = *target; };
 }
 
+Instruction branch_to_one_of(const Line& line) {
+  Operand which = line.at(0);
+  const auto* targets = &line.program.targets[trimmed(line.operands.at(1))];
+  return [=](Thread& thread) { thread.at = *targets->at(as<uint32_t>(which.get(thread))); };
+}
+
 Instruction shuffle(const Line& line) {
   Program& program = line.program;
   program.waits = true;
@@ -458,6 +493,7 @@ Instruction unguarded(const Line& line) {
   if (is("ret", "exit")) return [](Thread& thread) { thread.state = State::DONE; };
   if (is("griddepcontrol", "membar", "fence", "prefetch", "nanosleep")) return [](Thread&) {};
   if (is("bra")) return branch(line);
+  if (is("brx")) return branch_to_one_of(line);
   if (is("bar", "barrier")) {
     line.program.waits = true;
     return [](Thread& thread) { thread.state = State::AT_BARRIER; };
@@ -525,8 +561,8 @@ std::vector<std::string> split_operands(const std::string& text) {
   std::string now;
   int depth = 0;
   for (char c : text) {
-    if (c == '[' || c == '{') depth++;
-    if (c == ']' || c == '}') depth--;
+    if (c == '[' || c == '{' || c == '(') depth++;
+    if (c == ']' || c == '}' || c == ')') depth--;
     if (c == ',' && !depth) {
       found.push_back(trimmed(now));
       now.clear();

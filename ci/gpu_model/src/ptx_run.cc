@@ -1,5 +1,7 @@
 // Runs a kernel: block after block, thread after thread; at barriers and shuffles the threads of a block take turns.
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <string>
 
 #include "model.h"
@@ -9,6 +11,7 @@ namespace model::ptx {
 namespace {
 
 constexpr unsigned WARP = 32;
+const char* const PLACES[] = {"%tid", "%ctaid", "%ntid", "%nctaid"};
 
 char* aligned(std::vector<char>& memory, size_t align) {
   auto at = reinterpret_cast<uintptr_t>(memory.data());
@@ -21,10 +24,10 @@ class Places {
   explicit Places(const Program& program) {
     const char* axes[] = {".x", ".y", ".z"};
     for (int i = 0; i < 3; i++) {
-      thread_[i] = find(program, std::string("%tid") + axes[i]);
-      block_[i] = find(program, std::string("%ctaid") + axes[i]);
-      threads_[i] = find(program, std::string("%ntid") + axes[i]);
-      blocks_[i] = find(program, std::string("%nctaid") + axes[i]);
+      thread_[i] = find(program, PLACES[0] + std::string(axes[i]));
+      block_[i] = find(program, PLACES[1] + std::string(axes[i]));
+      threads_[i] = find(program, PLACES[2] + std::string(axes[i]));
+      blocks_[i] = find(program, PLACES[3] + std::string(axes[i]));
     }
     lane_ = find(program, "%laneid");
   }
@@ -50,6 +53,11 @@ class Places {
   }
   int thread_[3], block_[3], threads_[3], blocks_[3], lane_;
 };
+
+// Makes the registers of its symbols point to memory.
+void point(Thread& thread, const Area& area, char* memory) {
+  for (const Symbol& symbol : area.symbols) thread.registers[static_cast<size_t>(symbol.reg)] = reinterpret_cast<Word>(memory + symbol.offset);
+}
 
 void run_until_it_waits(Thread& thread, const Program& program) {
   while (thread.state == State::RUNNING && thread.at < program.instructions.size()) program.instructions[thread.at++](thread);
@@ -119,6 +127,33 @@ void run_together(std::vector<Thread>& threads, const Program& program) {
 
 }  // namespace
 
+bool is_place(const std::string& reg) {
+  auto dot = reg.find('.');
+  if (dot == std::string::npos) return reg == "%laneid";
+  return std::find(std::begin(PLACES), std::end(PLACES), reg.substr(0, dot)) != std::end(PLACES);
+}
+
+void run(const Function& function, Thread& caller) {
+  const Program& program = *function.program;
+  Thread thread;
+  thread.registers.assign(program.registers.size(), 0);
+  for (auto [here, there] : function.places) thread.registers[static_cast<size_t>(here)] = caller.registers[static_cast<size_t>(there)];
+  thread.touches = caller.touches;
+  thread.local.resize(program.local.bytes + 16);
+  std::vector<char> parameters(program.parameters.bytes + 16);
+  char* memory = aligned(parameters, 16);
+  point(thread, program.parameters, memory);
+  point(thread, program.local, aligned(thread.local, 16));
+  auto pass = [&](size_t i, bool back) {
+    const Symbol& symbol = program.parameters.symbols[i];
+    auto* outside = reinterpret_cast<char*>(function.passed[i].get(caller));
+    back ? memcpy(outside, memory + symbol.offset, symbol.bytes) : memcpy(memory + symbol.offset, outside, symbol.bytes);
+  };
+  for (size_t i = function.results; i < function.passed.size(); i++) pass(i, false);
+  run_until_it_waits(thread, program);
+  for (size_t i = 0; i < function.results; i++) pass(i, true);
+}
+
 bool Touches::allow(size_t instruction, CUdeviceptr from, size_t bytes, bool write) {
   Touch& touch = of_[instruction];
   touch.write = write;
@@ -164,12 +199,9 @@ void run(const Program& program, const Shape& shape, std::vector<char> parameter
     thread.touches = &touches;
     thread.local.resize(program.local.bytes + 16);
     places.put(thread.registers, shape, number, block);
-    auto point = [&](const Area& area, char* base) {
-      for (const Symbol& symbol : area.symbols) thread.registers[static_cast<size_t>(symbol.reg)] = reinterpret_cast<Word>(base + symbol.offset);
-    };
-    point(program.parameters, parameters.data());
-    point(program.local, aligned(thread.local, 16));
-    point(program.shared, aligned(shared, 128));
+    point(thread, program.parameters, parameters.data());
+    point(thread, program.local, aligned(thread.local, 16));
+    point(thread, program.shared, aligned(shared, 128));
   };
 
   unsigned block[3];
