@@ -167,7 +167,7 @@ XLA_IGNORES = {
 XLA_ALWAYS_ENDS = {"cuCtxSetCurrent", "hipSetDevice"}
 """Wherever it fails. There are many."""
 
-PARTS = 8
+PARTS, TRIES = 8, 3
 
 
 def faulty(mode, *cases):
@@ -234,8 +234,18 @@ def test_whatever_call_the_driver_fails_without_a_graph_there_is_an_error_or_the
 @pytest.mark.long
 def test_what_xla_does_wrong_is_exactly_what_is_listed(gpu):
     """Should XLA mend one of them, the lists and docs/gpu.md say too little good of it."""
-    every = [found for part in range(PARTS) for found in outcomes("CONCURRENT", part)]
-    ends, wrong = ({of_which(it["case"]) for it in every if it["outcome"] == outcome} for outcome in ("ended", "WRONG"))
     here = {"cuda": "cu", "rocm": "hip"}[gpu]
-    assert wrong == {function for function in XLA_IGNORES if function.startswith(here)}
-    assert ends - wrong == {function for function in XLA_ENDS if function.startswith(here)}
+    ignored, ending = ({name for name in known if name.startswith(here)} for known in (XLA_IGNORES, XLA_ENDS))
+    every = [found for part in range(PARTS) for found in outcomes("CONCURRENT", part)]
+    for _ in range(TRIES):  # whether a value is wrong if nothing waits for it is a matter of time
+        again = ignored - functions(every, "WRONG")
+        every += (
+            faulty("CONCURRENT", *(case for case in cases("CONCURRENT") if of_which(case) in again)) if again else []
+        )
+    assert functions(every, "WRONG") == ignored
+    assert functions(every, "ended") - ignored == ending
+
+
+def functions(outcomes, outcome):
+    """Those with a call of which that comes."""
+    return {of_which(found["case"]) for found in outcomes if found["outcome"] == outcome}
