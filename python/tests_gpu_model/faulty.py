@@ -5,6 +5,7 @@ MODE is a way to schedule graphs, or `none` for no graphs. A CASE is a function 
 """
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -105,24 +106,39 @@ def come_of(mode, case):
     }
 
 
-def in_a_process(work):
-    """What `work` returns in a process of its own; None, how that ended, and what it said."""
-    read, write = os.pipe()
-    with tempfile.TemporaryFile("w+") as said:
-        child = os.fork()
-        if not child:
-            os.dup2(said.fileno(), sys.stderr.fileno())
+class Process:
+    """One that does `work`, whose result is JSON."""
+
+    def __init__(self, work):
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `end`)
+        self.results, write = os.pipe()
+        self.id = os.fork()
+        if not self.id:
+            os.dup2(self.said.fileno(), sys.stderr.fileno())
             os.write(write, json.dumps(work()).encode())
             os._exit(0)
         os.close(write)
-        with open(read, "rb") as results:
+
+    def end(self):
+        """The result; None, how it ended, and what it said."""
+        with self.said, open(self.results, "rb") as results:
             in_time = select.select([results], [], [], SECONDS)[0]
             if not in_time:
-                os.kill(child, signal.SIGKILL)
+                os.kill(self.id, signal.SIGKILL)
             result = results.read()
-        os.waitpid(child, 0)
-        said.seek(0)
-        return (json.loads(result) if result else None), ("ended" if in_time else "hangs"), said.read()
+            os.waitpid(self.id, 0)
+            self.said.seek(0)
+            return (json.loads(result) if result else None), ("ended" if in_time else "hangs"), self.said.read()
+
+
+def end(case, process):
+    """Print what came of it."""
+    found, ended, said = process.end()
+    if found is None:
+        caller = said.rpartition("fails as asked, in ")[2].partition("\n")[0]
+        whose = "ours" if model.OURS in caller.rpartition("/")[2] else "XLA"
+        found = {"whose": whose, "outcome": ended, "message": said[-3000:], "next": ended}
+    print(json.dumps({"case": case, **found}), flush=True)
 
 
 def main():
@@ -130,17 +146,13 @@ def main():
     mode = None if mode == "none" else mode
     if not cases:
         print(json.dumps(all_cases(mode)))
+    running = []
     for case in cases:
-        found, ended, said = in_a_process(lambda case=case: come_of(mode, case))
-        if found is None:
-            caller = said.rpartition("fails as asked, in ")[2].partition("\n")[0]
-            found = {
-                "whose": "ours" if model.OURS in caller.rpartition("/")[2] else "XLA",
-                "outcome": ended,
-                "message": said[-3000:],
-                "next": ended,
-            }
-        print(json.dumps({"case": case, **found}), flush=True)
+        if len(running) == os.cpu_count():
+            end(*running.pop(0))
+        running.append((case, Process(functools.partial(come_of, mode, case))))
+    for case, process in running:
+        end(case, process)
 
 
 if __name__ == "__main__":
