@@ -142,7 +142,7 @@ def test_a_handler_that_fails_in_a_branch_breaks_the_graph_that_it_is_recorded_i
 
 
 # ------------------------------------------------------------------------------------------------ each call in turn
-# What XLA itself makes of calls of its own that fail, exactly: where it changes, these and docs/gpu.md are to be changed.
+# What XLA itself makes of calls of its own that fail. A test below says that it is exactly this.
 XLA_ENDS = {
     "cuCtxSetCurrent": "XLA checks that it is on the device",
     "cuModuleGetGlobal": "XLA checks that the constants of a program are there",
@@ -238,10 +238,8 @@ def test_what_xla_does_wrong_is_exactly_what_is_listed(gpu):
     ignored, ending = ({name for name in known if name.startswith(here)} for known in (XLA_IGNORES, XLA_ENDS))
     every = [found for part in range(PARTS) for found in outcomes("CONCURRENT", part)]
     for _ in range(TRIES):  # whether a value is wrong if nothing waits for it is a matter of time
-        again = ignored - functions(every, "WRONG")
-        every += (
-            faulty("CONCURRENT", *(case for case in cases("CONCURRENT") if of_which(case) in again)) if again else []
-        )
+        if again := ignored - functions(every, "WRONG"):
+            every += faulty("CONCURRENT", *(case for case in cases("CONCURRENT") if of_which(case) in again))
     assert functions(every, "WRONG") == ignored
     assert functions(every, "ended") - ignored == ending
 
