@@ -122,7 +122,7 @@ fn unknown(token: i32, made: i32) -> Error {
             "the factors of token {token} have been freed; keep the `Factors` for as long as programs use the token"
         )
     } else {
-        format!("{token} is no token: `factor` has not made it in this process")
+        format!("there is no token {token}: `factor` has not made it in this process")
     };
     Error::new(Code::NotFound, format!("sparse_lu: {what}"))
 }

@@ -1,5 +1,7 @@
 """Random systems, and what scipy and numpy say about them."""
 
+import gc
+
 import jax
 import numpy as np
 import scipy.sparse
@@ -30,6 +32,12 @@ def factorised(rows, columns, values, n):
 
 def refactorise(factors, values):
     jax.block_until_ready(sparse_lu.refactor(factors.token, values))
+
+
+def live():
+    """How many objects there are, without those that only the garbage collector can drop."""
+    gc.collect()
+    return sparse_lu.live()
 
 
 def as_scipy(rows, columns, values, n):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sparse_lu
-from systems import error, factorised, native_calls, random_system, refactorise, scipy_solve
+from systems import error, factorised, live, native_calls, random_system, refactorise, scipy_solve
 
 N = 20
 
@@ -80,6 +80,19 @@ def test_derivatives_of_a_batch_are_those_of_its_members(batch):
         for j, side in enumerate(b):
             for ours, wanted in zip(got, gradient(single.token, matrix, side), strict=True):
                 assert error(ours[i, j], wanted) < 1e-12
+
+
+def test_a_batch_is_freed_as_a_whole_and_once(batch):
+    rows, columns, values, b = batch
+    before = live()
+    factors = factorised(rows, columns, values, N)
+    assert live() == before + 6
+    free = jax.vmap(jax.vmap(sparse_lu.free))
+    assert jnp.array_equal(free(factors.token), factors.token)
+    assert live() == before
+    for call in (lambda: free(factors.token), lambda: jax.vmap(sparse_lu.solve, (0, None))(factors.token[0], b[0])):
+        with pytest.raises(Exception, match="have been freed"):
+            jax.block_until_ready(call())
 
 
 def test_factors_are_not_given_two_matrices(batch):

@@ -1,31 +1,25 @@
 """No native memory is left behind."""
 
-import gc
-
 import jax
 import numpy as np
 import pytest
 import sparse_lu
-from systems import factorised, random_system
+from systems import factorised, live, random_system
 
 
 def test_no_factors_outlive_their_owner():
-    gc.collect()
-    before = sparse_lu.live()
+    before = live()
     factors = sparse_lu.factor(sparse_lu.analyze([0], [0], 1), np.ones((3, 1)))
-    assert sparse_lu.live() == before + 3
+    assert live() == before + 3
     del factors
-    gc.collect()
-    assert sparse_lu.live() == before
+    assert live() == before
 
 
 def test_factors_that_could_not_be_made_leave_nothing():
-    gc.collect()
-    before = sparse_lu.live()
+    before = live()
     with pytest.raises(Exception, match="singular"):
         sparse_lu.factor(sparse_lu.analyze([0], [0], 1), np.array([[1.0], [0.0]]))
-    gc.collect()
-    assert sparse_lu.live() == before
+    assert live() == before
 
 
 def resident():

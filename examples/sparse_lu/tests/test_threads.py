@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import sparse_lu
-from systems import error, factorised, random_system, refactorise, scipy_solve
+from systems import error, factorised, live, random_system, refactorise, scipy_solve
 
 from entangle_jax import entangle, ordered
 
@@ -112,7 +112,7 @@ def test_native_code_needs_no_gil(keeps_the_gil):
     run(*pair())  # compiles it
     for _ in range(100):
         objects = pair()
-        before = sparse_lu.live()
+        before = live()
         thread = threading.Thread(target=run, args=objects)
         thread.start()
         while sparse_lu.live() == before:

@@ -48,6 +48,8 @@ def refactor(token: ArrayLike, values: ArrayLike) -> Array:
       The token, for others to wait for.
 
     Raises:
+      TypeError: the token is not an int32[], or factors cannot have the dtype of the values.
+      ValueError: `values` is not a vector.
       jax.errors.JaxRuntimeError: when the program runs. The matrix is singular (solving fails until a later `refactor`
         succeeds), a value is not finite, there are more or fewer than the pattern has elements, the factors have
         another dtype, or have been freed.
@@ -80,8 +82,8 @@ def solve(
       `x`, of the shape of `b`.
 
     Raises:
-      ValueError: `trans` or the shape of `b` is another one.
-      TypeError: the token is no int32[], `b` has another dtype than factors can have, or `values` another than `b`.
+      ValueError: `trans` or the shape of `b` is not one of these.
+      TypeError: the token is not an int32[], the dtype of `b` is not that of any factors, or not that of `values`.
       jax.errors.JaxRuntimeError: when the program runs. Nothing was factorised, `b` does not fit the matrix, the
         factors have another dtype, have been freed, or were refactorised before the derivative of this solve.
     """
@@ -181,6 +183,7 @@ def free(token: ArrayLike) -> Array:
       The token, for others to wait for.
 
     Raises:
+      TypeError: the token is not an int32[].
       jax.errors.JaxRuntimeError: when the program runs, and they have been freed already.
     """
     token = _as_token("free", token)
