@@ -201,21 +201,24 @@ def mark(order, how, traced, operations=0, calls=200):
 
     del order
 
-    def read(token):
+    def plain(token):
         value = testing.read(token)
         for _ in range(operations):
             value = jnp.sin(value)
         return value
 
+    def in_a_new_jit(token):
+        return jax.jit(functools.partial(plain), inline=False)(token)
+
     token = testing.slot(0)
     marked = reads("bench.slot")
     read = {
-        "plain": lambda: read,
-        "marked": lambda: marked(read),
-        "traced": lambda: _traced_anew(read, token),
-        "new jit": lambda: lambda token: jax.jit(functools.partial(read), inline=False)(token),
-        "jit": lambda: jax.jit(read, inline=False),
-        "marked jit": lambda: marked(jax.jit(read)),
+        "plain": lambda: plain,
+        "marked": lambda: marked(plain),
+        "traced": lambda: _traced_anew(plain, token),
+        "new jit": lambda: in_a_new_jit,
+        "jit": lambda: jax.jit(plain, inline=False),
+        "marked jit": lambda: marked(jax.jit(plain)),
     }[how]()
 
     def program(token):
@@ -233,7 +236,7 @@ def mark(order, how, traced, operations=0, calls=200):
 
 
 def _traced_anew(fn, token):
-    """What any jitted function costs that is traced at each call: JAX's trace, and its equation with a jaxpr made before."""
+    """A jitted function traced at each call, by JAX alone: its trace, and its equation for a jaxpr made once."""
     from entangle_jax import _private  # noqa: PLC0415 (as above)
     from entangle_jax._ordering import jaxprs  # noqa: PLC0415
 
