@@ -852,7 +852,8 @@ def test_an_opaque_function_returns_keys_tokens_and_arrays_over_a_mesh(slots):
 
     key, value, _ = jax.jit(ordered(fn))(testing.slot(0), X)
     assert (key, value) == (jax.random.key(3), 2)
-    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2])
+    devices = jax.devices()[:2]
+    mesh = jax.make_mesh((len(devices),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = jax.device_put(jnp.arange(4.0), NamedSharding(mesh, PartitionSpec("i")))
     twice = whole(lambda x: x * 2 + 0 * testing.read(testing.slot(0)))
     y = jax.jit(ordered(twice))(x)
