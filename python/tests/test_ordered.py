@@ -808,6 +808,18 @@ def test_what_an_opaque_function_does_under_other_marks_and_names_is_in_order_to
         assert run(step, testing.slot(0), X)[0] == (1, 1)
 
 
+def test_opaque_functions_with_different_handles_are_in_order(slots):
+    """What they use is not seen: here both write slot 0, whatever their handle."""
+    whole = writes("slot", handle="token", opaque=True)(lambda token, x: hidden_write.bind(x))
+
+    def fn(a, b, x):
+        return whole(a, x), reads("slot", handle="token")(testing.read)(b)
+
+    for _ in range(3):
+        assert run(jax.jit(ordered(fn)), testing.slot(1), testing.slot(0), X)[0][1] == 1
+    assert run(jax.jit(fn), testing.slot(1), testing.slot(0), X)[0][1] == 0
+
+
 def test_a_last_write_in_an_opaque_function_happens(slots):
     seen = []
 
