@@ -328,6 +328,9 @@ def test_a_function_without_accesses_lowers_to_the_same_text():
         w = jax.jit(jnp.cumsum)(x) if flag else x
         v = jax.lax.cond(z[0] > 0, lambda: jnp.sum(w), lambda: 0.0)
         u = jax.lax.while_loop(lambda c: c < 3, lambda c: c + y, 0)
+        jax.debug.print("{}", u)
+        jax.debug.print("{}", v, ordered=True)
+        io_callback(lambda a: None, None, v, ordered=True)
         return {"z": z, "v": jax.checkpoint(jnp.sin)(v), "u": u, "p": jax.pure_callback(lambda a: a, SCALAR, v)}
 
     x = jnp.arange(4.0)
