@@ -21,6 +21,7 @@ Every figure is a ratio of two measurements, which were taken in turns, in one r
 in a checkout:
 
     ci/bench            # all of it; writes this page, benchmarks.json and the plots
+    ci/bench --ordered  # some minutes; writes the table of ordered.md
     ci/bench --short    # a few minutes; writes nothing, fails on ratios far beyond their limits
 
 The script needs a Rust toolchain, Python {python}, a C compiler, and Valgrind for the instruction counts. It makes its
@@ -93,7 +94,7 @@ def table(rows, about):
     notes = []
     for row in rows:
         unit = f" {row['unit']}".rstrip()
-        verdict = "met"
+        verdict = "met" if row["limit"] is not None else ""
         if falls_short(row):
             verdict = f"falls short ({len(notes) + 1})"
             notes.append(f"{len(notes) + 1}. {row['measure']}, {row['compared']}: {reason(row, about)}")
@@ -101,7 +102,7 @@ def table(rows, about):
         cells = (
             row["measure"],
             row["compared"],
-            f"{row['limit']}{unit} or less",
+            f"{row['limit']}{unit} or less" if row["limit"] is not None else "",
             f"**{number(row['value'])}{unit}**",
             spread,
             verdict,
@@ -178,7 +179,7 @@ def reason(row, about):
 
 def falls_short(row, margin=1.0):
     """Whether a row misses its limit, with the digits that are shown."""
-    return float(f"{row['value']:.3g}") > row["limit"] * margin
+    return row["limit"] is not None and float(f"{row['value']:.3g}") > row["limit"] * margin
 
 
 def number(value):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ordered_table
 import report
 from rows import PLOTS, ROWS, Row
 
@@ -239,6 +240,9 @@ def main():
     parser.add_argument(
         "--short", action="store_true", help="few samples; write nothing; fail on ratios far beyond their limits"
     )
+    parser.add_argument(
+        "--ordered", action="store_true", help="only what is of `ordered` and marks; write the table of docs/ordered.md"
+    )
     parser.add_argument("--published", type=Path, required=True, help="the interpreter that has the published package")
     parser.add_argument("--build", type=Path, required=True, help="where cargo built bench/")
     parser.add_argument("--wheel", type=Path, required=True)
@@ -247,8 +251,12 @@ def main():
     about = machine()
     workers = Workers(options)
     restarts, share = (1, 0.1) if options.short else (5, 1)
-    rows = [row for row in ROWS if row.short or not options.short]
+    rows = [row for row in ROWS if (row.short or not options.short) and (row.ordered or not options.ordered)]
     results = measure_rows(workers, rows, restarts, share)
+    if options.ordered:
+        about |= {"load_after": os.getloadavg()[0], "versions": workers.versions}
+        ordered_table.write(HERE.parent, report.rounded({"machine": about, "rows": results}))
+        return
     results += [*measure_import(options, 3 if options.short else 15), measure_wheel(options.wheel)]
     about["load_after"] = os.getloadavg()[0]
     about["versions"] = {"Python": platform.python_version(), **workers.versions, "rustc": rustc()}

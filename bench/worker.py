@@ -195,13 +195,31 @@ def trace_and_lower_in_order(order, by_hand, named, calls=1_000):
     return run, calls
 
 
-def mark(order, marked, traced, calls=200):
-    """Native reads by a marked function, or by one without a mark."""
+def mark(order, how, traced, operations=0, calls=200):
+    """Native reads, with that many operations on what they give: by a marked function, or by one that `how` says."""
     from entangle_jax import reads, testing  # noqa: PLC0415 (the published package has neither)
 
     del order
-    read = reads("bench.slot")(testing.read) if marked else testing.read
+
+    def plain(token):
+        value = testing.read(token)
+        for _ in range(operations):
+            value = jnp.sin(value)
+        return value
+
+    def in_a_new_jit(token):
+        return jax.jit(functools.partial(plain), inline=False)(token)
+
     token = testing.slot(0)
+    marked = reads("bench.slot")
+    read = {
+        "plain": lambda: plain,
+        "marked": lambda: marked(plain),
+        "traced": lambda: _traced_anew(plain, token),
+        "new jit": lambda: in_a_new_jit,
+        "jit": lambda: jax.jit(plain, inline=False),
+        "marked jit": lambda: marked(jax.jit(plain)),
+    }[how]()
 
     def program(token):
         return [read(token) for _ in range(calls)]
@@ -215,6 +233,46 @@ def mark(order, marked, traced, calls=200):
 
     run()
     return run, calls
+
+
+def _traced_anew(fn, token):
+    """A jitted function traced at each call, by JAX alone: its trace, and its equation for a jaxpr made once."""
+    from entangle_jax import _private  # noqa: PLC0415 (as above)
+    from entangle_jax._ordering import jaxprs  # noqa: PLC0415
+
+    def trace():
+        return _private.trace_to_jaxpr("read", lambda token: [fn(token)], [jax.typeof(token)])[0]
+
+    jaxpr = jaxprs.closed(jaxprs.opened(trace()).jaxpr)
+
+    def call(token):
+        trace()
+        return jaxprs.bind_new_jit("read", jaxpr, [token])[0]
+
+    return call
+
+
+def second_call(order, ordered):
+    """A call outside of `jit` of a function that was called before: in order, or as `jax.jit` calls it."""
+    import entangle_jax  # noqa: PLC0415 (the published package has no `ordered`)
+    from entangle_jax import testing  # noqa: PLC0415
+
+    del order
+
+    def program(token, x, scale=2):
+        return testing.read(token) + scale * x
+
+    program = entangle_jax.ordered(program, reads=[testing.READ_TARGET]) if ordered else jax.jit(program)
+    token, x = testing.slot(0), jnp.ones(8)
+
+    def run():
+        for _ in range(100):
+            y = program(token, x)
+        jax.block_until_ready(y)
+        testing.reset()
+
+    run()
+    return run, 100
 
 
 def klu(order, by_hand):
@@ -306,6 +364,7 @@ PROGRAMS = {
         trace_and_lower,
         trace_and_lower_in_order,
         mark,
+        second_call,
         klu,
         compilation,
         residual_bytes,

@@ -5,6 +5,7 @@ import doctest
 import inspect
 import json
 import re
+import runpy
 import warnings
 
 import demo_table
@@ -119,6 +120,14 @@ def figures_of_the_demo():
 def test_the_table_of_what_people_try_is_what_the_demo_printed():
     lines = [f"{line}\n" for line in demo_table.table(figures_of_the_demo())]
     assert demo_table.in_page((pages.ROOT / demo_table.PAGE).read_text()) == "".join(lines)
+
+
+def test_the_table_of_what_ordered_costs_is_what_the_benchmark_measured():
+    table = runpy.run_path(str(pages.ROOT / "bench/ordered_table.py"))
+    figures = json.loads((pages.ROOT / table["FIGURES"]).read_text())
+    lines = [f"{line}\n" for line in table["table"](figures)]
+    assert len(lines) > 2
+    assert table["in_page"]((pages.ROOT / table["PAGE"]).read_text()) == "".join(lines)
 
 
 def test_the_table_of_what_people_try_has_all_that_the_demo_runs():
