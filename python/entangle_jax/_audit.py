@@ -114,8 +114,8 @@ def audit(
       fn: a function, jitted or not, which is lowered and compiled for the arguments; or a `jax.stages.Lowered`; or a
         `jax.stages.Compiled`, for which only the compiled program is known.
       *args: its arguments, or `jax.ShapeDtypeStruct`s like them.
-      reads: the native targets that use an object. Calls in functions that are marked with `entangle_jax.reads`, and
-        calls through a `Handle`, need not be named. Each target is a name, or a pair of a name and what says which
+      reads: the native targets that use an object. Calls in functions that are marked with `entangle_jax.reads`,
+        calls that `ordered` was told of, and calls through a `Handle` need not be named. Each target is a name, or a pair of a name and what says which
         object it is: the operand (or operands) that holds the handle, `()` if all calls of the target use one object,
         or the name of an attribute that names the object. A name alone means operand 0; for a call without operands, or
         a Python callback, it means any object. A dictionary gives resources, `{"scene": ["render"]}`, and the

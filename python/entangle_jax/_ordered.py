@@ -54,6 +54,8 @@ def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
     after the write. Reads may run in any order among themselves. This also holds in loops, branches, nested jitted
     functions, and JAX's transformations inside of the function. A write runs even if its result is not used.
 
+    What is named here is marked in the trace, so `audit` and an ordered function around this one know it.
+
     `ordered` orders the accesses within one call of the function. To order two calls from Python, pass a result of the
     first to the second, or keep the object in a `Handle`.
 

@@ -154,7 +154,7 @@ def test_a_factorisation_that_nothing_needs_is_dropped_and_ordered_keeps_it(argu
 def test_the_audit_finds_the_race_and_its_end(arguments):
     report = audit(untied, *arguments, **NAMES)
     assert {race.handle for race in report.races} == {"argument 0 (numeric)"}
-    audit(ordered(untied, **NAMES), *arguments, **NAMES).raise_if_races()
+    audit(ordered(untied, **NAMES), *arguments).raise_if_races()
     assert audit(marked, *arguments).races
     audit(ordered(marked), *arguments).raise_if_races()
 
