@@ -115,12 +115,12 @@ def audit(
         `jax.stages.Compiled`, for which only the compiled program is known.
       *args: its arguments, or `jax.ShapeDtypeStruct`s like them.
       reads: the native targets that use an object. Calls in functions that are marked with `entangle_jax.reads`,
-        calls that `ordered` was told of, and calls through a `Handle` need not be named. Each target is a name, or a pair of a name and what says which
-        object it is: the operand (or operands) that holds the handle, `()` if all calls of the target use one object,
-        or the name of an attribute that names the object. A name alone means operand 0; for a call without operands, or
-        a Python callback, it means any object. A dictionary gives resources, `{"scene": ["render"]}`, and the
-        targets that use each. All calls of one resource use one object, unless an operand or attribute tells its
-        objects apart. Calls of two resources never use the same object.
+        calls that `ordered` was told of, and calls through a `Handle` need not be named. Each target is a name, or a
+        pair of a name and what says which object it is: the operand (or operands) that holds the handle, `()` if all
+        calls of the target use one object, or the name of an attribute that names the object. A name alone means
+        operand 0; for a call without operands, or a Python callback, it means any object. A dictionary gives
+        resources, `{"scene": ["render"]}`, and the targets that use each. All calls of one resource use one object,
+        unless an operand or attribute tells its objects apart. Calls of two resources never use the same object.
       writes: the native targets that change an object, likewise.
       same: groups of arguments of the program, by their numbers from 0, that are one object. The audit knows which two
         are the token and the fence of a `Handle`, unless another library passes their leaves to jax one by one. Then

@@ -1125,3 +1125,37 @@ def test_a_call_waits_by_the_handle_of_its_mark_not_by_an_operand_that_it_drops(
         (value, _), _ = run(jax.jit(ordered(fn)), testing.slot(0), X)
         assert value == 1
     assert not races(ordered(fn), testing.slot(0), X)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_callback_without_results_is_one_access_of_a_batch(times):
+    state, log = [0], []
+
+    def put(_):
+        state[0] = 1
+        log.append("w")
+
+    def get(_):
+        log.append("r")
+        return np.int32(state[0])
+
+    change = writes("state")(lambda x: io_callback(put, None, x))
+    look = reads("state")(lambda x: jax.pure_callback(get, jax.typeof(x), x, vmap_method="sequential"))
+
+    def each(x):
+        before = look(x + late(jnp.asarray(X))[0] * 0)
+        change(x)
+        return before, look(x)
+
+    def batched(fn):
+        return functools.reduce(lambda f, _: jax.vmap(f), range(times), fn)
+
+    batch = jnp.arange(4).reshape((4, 1)[:times])
+    for fn in (batched(ordered(each)), jax.jit(batched(ordered(each)))):
+        state[0] = 0
+        log.clear()
+        before, after = jax.block_until_ready(fn(batch))
+        jax.effects_barrier()
+        assert (before == 0).all()
+        assert (after == 1).all()
+        assert log == ["r"] * 4 + ["w"] * 4 + ["r"] * 4

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+
 from entangle_jax import _marks, _private
 from entangle_jax._ordering import jaxprs
 
@@ -147,6 +149,11 @@ def is_native(eqn: Any) -> bool:
     if eqn.primitive.name in _CALLS:
         return True
     return not is_of_jax(eqn.primitive) and not any(True for _ in jaxprs.inner_jaxprs(eqn))
+
+
+def is_callback(eqn: Any) -> bool:
+    """Whether an equation calls Python with arrays alone."""
+    return eqn.primitive.name in _CALLBACKS and all(isinstance(v.aval, jax.core.ShapedArray) for v in eqn.invars)
 
 
 def hides(eqn: Any) -> bool:

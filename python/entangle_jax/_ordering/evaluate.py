@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from entangle_jax import _marks, _private
 from entangle_jax._entangle import entangle
-from entangle_jax._ordering import jaxprs, objects
+from entangle_jax._ordering import accesses, jaxprs, objects
 from entangle_jax._ordering.plan import Access, Plan, Planner, Region
 from entangle_jax._ordering.saved import saved_p
 from entangle_jax._ordering.world import Cell, World
@@ -125,20 +125,42 @@ def _guarded(
     count = len(eqn.outvars)
     arrays = [i for i, v in enumerate(eqn.outvars) if v.aval is not _private.abstract_token]
 
-    def taken() -> Any:
+    def taken(*ins: Any) -> Any:
         outs = bind(*ins)
         made = [*(outs[i] for i in step.witnesses), *outs[count:]]
         return [outs[i] for i in arrays], entangle(jnp.zeros((), jnp.int32), *(made or [jnp.ones((), jnp.int32)]))
 
-    def not_taken() -> Any:
+    def not_taken(*_: Any) -> Any:
         outs = [_zeros(eqn.outvars[i].aval) for i in arrays]
         return outs, entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
 
-    those, witness = jax.lax.cond(true, taken, not_taken)
+    those, witness = _branch(true, taken, not_taken, ins, may_batch=accesses.is_callback(eqn))
     outs: dict[int, Any] = dict(zip(arrays, those, strict=True))
     # JAX returns no XLA token from a branch.
     tokens = {i: entangle(jax.lax.create_token(), witness) for i in range(count) if i not in outs}
     return [(outs | tokens)[i] for i in range(count)], witness
+
+
+def _branch(true: Any, taken: Any, not_taken: Any, operands: Sequence[Any], *, may_batch: bool) -> Any:
+    """A branch on a condition that is the same for a whole batch.
+
+    JAX batches no branch with a callback, whatever the condition. So that is done here: both branches are batched.
+    """
+    if not may_batch:
+        return jax.lax.cond(true, lambda: taken(*operands), lambda: not_taken(*operands))
+
+    @jax.custom_batching.custom_vmap
+    def branch(true: Any, *operands: Any) -> Any:
+        return jax.lax.cond(true, taken, not_taken, *operands)
+
+    @branch.def_vmap
+    def _(size: int, batched: list[bool], true: Any, *operands: Any) -> Any:
+        axes = tuple(0 if one else None for one in batched[1:])
+        on, off = (jax.vmap(one, axes, axis_size=size) for one in (taken, not_taken))
+        outs = _branch(true, on, off, operands, may_batch=True)
+        return outs, jax.tree.map(lambda _: True, outs)
+
+    return branch(true, *operands)
 
 
 def _zeros(aval: Any) -> Any:
