@@ -250,12 +250,12 @@ def main():
 
     about = machine()
     workers = Workers(options)
-    restarts, share = (1, 0.1) if options.short else (5, 1)
+    restarts, share = (1, 0.1) if options.short else (2, 1) if options.ordered else (5, 1)
     rows = [row for row in ROWS if (row.short or not options.short) and (row.ordered or not options.ordered)]
     results = measure_rows(workers, rows, restarts, share)
     if options.ordered:
         about |= {"load_after": os.getloadavg()[0], "versions": workers.versions}
-        ordered_table.write(HERE.parent, report.rounded({"machine": about, "rows": results}))
+        ordered_table.write(HERE.parent, report.rounded({"machine": about, "restarts": restarts, "rows": results}))
         return
     results += [*measure_import(options, 3 if options.short else 15), measure_wheel(options.wheel)]
     about["load_after"] = os.getloadavg()[0]

@@ -119,9 +119,10 @@ def reads(
       opaque: the function as a whole is one access: everything in it runs after every access that comes before it, and
         every access that comes after it waits for all that is in it. Some functions need it because their native calls
         appear only when they are lowered, such as `lineax.linear_solve`. `ordered` runs the function in a branch of a
-        conditional. Inside, native calls that can be seen are in order as elsewhere, and so are the operations that
-        may make calls when they are lowered; the calls that one such operation makes are in its own order. Which
-        objects are used is not seen either, so all opaque functions of a resource use the same one, also with `handle`.
+        conditional, unless it has ordered effects. Inside, native calls that can be seen are in order as elsewhere, and
+        so are the operations that may make calls when they are lowered; the calls that one such operation makes are in
+        its own order. Which objects are used is not seen either, so all opaque functions of a resource use the same
+        one, also with `handle`.
 
     Returns:
       A decorator. What it returns takes the arguments of the function, traced or not, and returns what the function

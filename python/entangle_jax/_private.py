@@ -92,6 +92,9 @@ summarize: Any = _take("jax._src.source_info_util", "summarize")
 # For `ordered`: what a jitted function's argument has that no sharding was given for. There since 0.4.
 UNSPECIFIED: Any = _take("jax._src.sharding_impls", "UNSPECIFIED")
 
+# For `ordered`: the effects for which JAX hands a token from call to call. There since 0.4.
+ordered_effects: Any = _take("jax._src.effects", "ordered_effects")
+
 # For `ordered`: the jaxpr of a checkpointed function has no constants, so they become arguments. There since 0.4.
 convert_constvars_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "convert_constvars_jaxpr")
 

@@ -169,7 +169,9 @@ class Planner:
         mark = accesses.mark_of(eqn)
         if mark is not None and mark.resource != _marks.OF_HANDLES:
             marks = (*marks, self._active(mark, eqn, ins))
-        if mark is not None and mark.opaque:
+        # XLA of jax 0.12 stops the process on many conditionals with the tokens of ordered effects. So where there are
+        # such, each call in the function is an access, and what hides calls stands in a branch of its own.
+        if mark is not None and mark.opaque and not _private.ordered_effects.filter_in(eqn.effects):
             return self._opaque(eqn, ins, named, marks)
         if named or (marks and accesses.is_native(eqn)):
             return self._access(eqn, ins, named, marks), [None] * len(eqn.outvars)
