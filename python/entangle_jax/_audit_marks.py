@@ -61,7 +61,7 @@ class Traced:
         return self
 
     def _walk(self, jaxpr: Any, handles: dict[Any, frozenset[str]], marks: dict[str, str]) -> None:
-        """`handles`: for each variable, the names of the marks whose handle it is. `marks`: those around, with their lines."""
+        """`handles`: for each variable, the names of the marks whose handle it is. `marks`: around, with lines."""
         of = dict(handles)
         for eqn in jaxpr.eqns:
             ins = [frozenset() if jaxprs.is_literal(v) else of.get(v, frozenset()) for v in eqn.invars]
@@ -174,7 +174,7 @@ class Marked:
         return told
 
     def unused(self) -> tuple[str, ...]:
-        """The marks whose calls the trace has and no program has, each as often as it has them. `accesses` comes first."""
+        """The marked calls that the trace has and no program has. `accesses` comes first."""
         if self._traced is None:
             return ()
         traced, seen = self._traced, self._seen

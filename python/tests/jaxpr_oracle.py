@@ -187,13 +187,17 @@ class _Interpreter:
         """What a device gets, it gets after all that was made of its own operand, and of those that are sent to it."""
         everyone = self.meeting.exchange(self.device, operands)
         arrays = [np.stack([np.asarray(value.array) for value in values]) for values in zip(*everyone, strict=True)]
+        after = frozenset().union(*(value.after for values in everyone for value in values))
         results = jax.vmap(lambda *x: eqn.primitive.bind(*x, **eqn.params), axis_name=self.meeting.axis)(*arrays)
         results = results if eqn.primitive.multiple_results else [results]
-        senders = range(len(everyone))
-        if eqn.primitive.name == "ppermute":
-            senders = [self.device, *(sender for sender, receiver in eqn.params["perm"] if receiver == self.device)]
-        after = frozenset().union(*(value.after for sender in senders for value in everyone[sender]))
         return [Value(np.asarray(result)[self.device], after) for result in results]
+
+    def _ppermute(self, params, operands, _):
+        everyone = self.meeting.exchange(self.device, operands)
+        (own,) = operands
+        sent = [everyone[sender][0] for sender, receiver in params["perm"] if receiver == self.device]
+        array = sent[0].array if sent else np.zeros_like(np.asarray(own.array))
+        return [Value(array, own.after.union(*(value.after for value in sent)))]
 
     def _axis_index(self, _, __, ___):
         return [Value(np.int32(self.device))]
@@ -259,5 +263,5 @@ class _Interpreter:
         return [*carry, *stacked]
 
 
-COLLECTIVES = {"psum", "pmax", "ppermute", "all_gather", "reduce_scatter", "all_to_all"}
+COLLECTIVES = {"psum", "pmax", "all_gather", "reduce_scatter", "all_to_all"}
 KNOWN_CALLS = {"jit", "pjit", "remat2", "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
