@@ -7,12 +7,13 @@ it: XLA merges equal calls and keeps one name, and the library calls of a marked
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from entangle_jax import _marks, _native
+from entangle_jax import _marks, _native, _private
 from entangle_jax._audit_report import WRITTEN
 from entangle_jax._ordering import accesses, jaxprs, objects, plan
 
@@ -48,35 +49,45 @@ class Traced:
     """Where the target is not known: the types of the operands, sorted, and of those that hold the handle."""
     kept: set[tuple[str, str | None]] = field(default_factory=set)
     """Those that are calls with a side effect, which cannot be gone."""
+    calls: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)
+    """How many calls there are of each mark's name, target, and line that calls the marked function."""
+    dropped: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)
+    """How many of them JAX drops before it writes the program, since nothing needs their results."""
 
     @classmethod
     def of(cls, jaxpr: Any) -> Traced:
         """Walk a trace."""
-        self = cls()
-        self._walk(jaxprs.opened(jaxpr).jaxpr, {}, frozenset())
+        self, needed = cls(), cls()
+        whole = jaxprs.opened(jaxpr).jaxpr
+        self._walk(whole, {}, {})
+        if self.calls:
+            needed._walk(_private.dce_jaxpr(whole, [True] * len(whole.outvars))[0], {}, {})
+            self.dropped = self.calls - needed.calls
         return self
 
-    def _walk(self, jaxpr: Any, handles: dict[Any, frozenset[str]], marks: frozenset[str]) -> None:
-        """`handles`: for each variable, the names of the marks whose handle it is."""
+    def _walk(self, jaxpr: Any, handles: dict[Any, frozenset[str]], marks: dict[str, str]) -> None:
+        """`handles`: for each variable, the names of the marks whose handle it is. `marks`: around, with lines."""
         of = dict(handles)
         for eqn in jaxpr.eqns:
             ins = [frozenset() if jaxprs.is_literal(v) else of.get(v, frozenset()) for v in eqn.invars]
             mark = accesses.mark_of(eqn)
-            inside = marks | {eqn.params["name"]} if mark is not None else marks
+            inside = marks | {eqn.params["name"]: _line(eqn)} if mark is not None else marks
             if plan.is_handle(eqn):
-                of[eqn.outvars[0]] = ins[0] | marks
+                of[eqn.outvars[0]] = ins[0] | marks.keys()
             elif objects.forwards(eqn):
                 of.update(zip(eqn.outvars, ins, strict=False))
-            if marks and (accesses.is_native(eqn) or accesses.hides(eqn)):
+            opaque = any(one is not None and one.opaque for one in map(_marks.parse, marks))
+            if marks and (accesses.is_native(eqn) or (opaque and accesses.hides(eqn))):
                 self._note(eqn, ins, marks)
             for closed in jaxprs.inner_jaxprs(eqn):
                 inner = jaxprs.opened(closed).jaxpr
                 given = ins[len(ins) - len(inner.invars) :]  # a branch is not given the index
                 self._walk(inner, dict(zip(inner.invars, given, strict=False)), inside)
 
-    def _note(self, eqn: Any, ins: list[frozenset[str]], marks: frozenset[str]) -> None:
+    def _note(self, eqn: Any, ins: list[frozenset[str]], marks: dict[str, str]) -> None:
         target = eqn.params.get("target_name", "callback" if _CALLBACK.search(eqn.primitive.name) else _ANY)
-        for name in marks:
+        for name, line in marks.items():
+            self.calls[name, target, line] += 1
             # The operands are those of the native call, unless a token of an ordered effect comes first.
             known = target is not _ANY and not eqn.params.get("ordered")
             operands = tuple(i for i, those in enumerate(ins) if name in those) if known else ()
@@ -117,17 +128,16 @@ def _type(aval: Any) -> str:
     if not isinstance(aval, jax.core.ShapedArray):
         return ""
     kind = str(aval.dtype)
-    for of_jax, of_xla in (
-        ("bfloat", "bf"),
-        ("float", "f"),
-        ("uint", "u"),
-        ("int", "s"),
-        ("complex", "c"),
-        ("bool", "pred"),
-    ):
+    for of_jax, of_xla in _KINDS.items():
         if kind.startswith(of_jax):
             return f"{of_xla}{kind.removeprefix(of_jax)}[{','.join(map(str, aval.shape))}]"
     return ""
+
+
+def _line(eqn: Any) -> str:
+    """The user's line that an equation comes from, as calls are told."""
+    frame = next(iter(_private.user_frames(eqn.source_info.traceback)), None)
+    return f"{frame.file_name}:{frame.start_line} ({frame.function_name})" if frame is not None else "an unknown line"
 
 
 class Names:
@@ -171,7 +181,7 @@ class Marked:
         known |= {name for calls in self._calls.values() for call in calls for name in _NAME.findall(call.op_name)}
         self._names = Names(known)
         self._marks = {mark for name in known if (mark := _marks.parse(name)) is not None}
-        self._seen: set[tuple[str, str | None]] = set()
+        self._seen: Counter[tuple[str, str | None]] = Counter()
         self._places: dict[tuple[str, str], set[tuple[int, ...]]] = {}
         """By the mark's name and the target: the operands that hold the handle, in each call as written."""
 
@@ -183,18 +193,19 @@ class Marked:
         Raises:
           ValueError: a marked call with a side effect is in the trace and in no program.
         """
-        seen = self._seen
         told: dict[str, list[_native.Access]] = {}
         for program, calls in self._calls.items():
             told[program] = []
+            seen: Counter[tuple[str, str | None]] = Counter()
             for call in calls:
                 for name in self._names.of(call):
                     if (key := self._key(name, call.target)) is not None:
-                        seen.add(key)
+                        seen[key] += 1
                         if call.target in named and _resource(name) == _marks.OF_HANDLES:
                             continue
                         told[program].append(self._access(name, call, self._operands(program, name, key, call)))
-        if self._traced is not None and (gone := self._traced.kept - seen):
+            self._seen |= seen
+        if self._traced is not None and (gone := self._traced.kept - self._seen.keys()):
             listed = ", ".join(sorted(f"{target or 'a call'} in {_marks.parse(name)}" for name, target in gone))
             raise ValueError(
                 f"entangle_jax.audit: the trace has marked calls that the program does not have: {listed}."
@@ -202,17 +213,24 @@ class Marked:
         return told
 
     def unused(self) -> tuple[str, ...]:
-        """The marks whose calls, as far as the trace has them, are in no program. `accesses` comes first."""
+        """The marked calls that the trace has and no program has. `accesses` comes first."""
         if self._traced is None:
             return ()
-        # Which calls a primitive that is not of JAX becomes, the trace does not say.
-        seen = {name for name, _ in self._seen}
-        gone = [
-            (name, target)
-            for name, target in self._traced.handles.keys() - self._seen
-            if target is not _ANY or name not in seen
-        ]
-        return tuple(sorted({f"{_marks.parse(name)} {_marks.function_of(name)}" for name, _ in gone}))
+        traced, seen = self._traced, self._seen
+        names = {name for name, _ in seen}
+        left: Counter[tuple[str, str | None]] = Counter()
+        for (name, target, _), count in (traced.calls - traced.dropped).items():
+            left[name, target] += count
+        unused: list[str] = []
+        for (name, target, line), count in traced.calls.items():
+            gone = count
+            if (name, target) in seen:
+                # With `keep_unused` of `jax.jit`, it is XLA that drops them, and they are in the program as written.
+                gone = traced.dropped[name, target, line] if seen[name, target] <= left[name, target] else 0
+            elif target is _ANY and name in names:
+                gone = 0  # which calls a primitive that is not of JAX becomes, the trace does not say
+            unused += [f"{_marks.parse(name)} {_marks.function_of(name)} at {line}"] * gone
+        return tuple(sorted(unused))
 
     def only_read(self) -> tuple[str, ...]:
         """The resources that no mark writes. Those of handles are told by the handle."""

@@ -229,8 +229,8 @@ class Report:
     of a `Handle` for two objects, unless `same` says that they are one."""
     _audits: dict[str, Any] = dataclasses.field(compare=False)
     unused_marks: tuple[str, ...] = ()
-    """Marks, each with the name of the marked function, whose calls JAX dropped before it wrote the program, because
-    nothing needs their results. Known only if `audit` was given the function itself."""
+    """Marked calls that JAX dropped before it wrote the program, because nothing needs their results: the mark, the
+    name of the marked function, and the line that calls it. Known only if `audit` was given the function itself."""
     only_read: tuple[str, ...] = ()
     """Resources that marked calls read and no marked call writes, so that the reads are in no order. A misspelt name in
     a mark can be the reason."""

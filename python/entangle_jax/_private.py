@@ -104,6 +104,9 @@ _trace_to_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "trace_to_jax
 _wrap_init: Any = _take("jax._src.linear_util", "wrap_init")
 _DebugInfo: Any = _take("jax._src.linear_util", "DebugInfo")
 
+# For the audit: which marked calls JAX drops before it writes the program. There since 0.4.
+dce_jaxpr: Any = _take("jax._src.interpreters.partial_eval", "dce_jaxpr")
+
 # For marks: an argument more of a jaxpr. There since 0.4.
 Var: Any = _take("jax._src.core", "Var")
 

@@ -2,10 +2,13 @@
 
 An oracle for the audit, which shares no code with it and looks at nothing that XLA made: every value is a concrete array
 with the set of accesses that it was made from. A slot is a number here, so two handles are one object if their numbers are
-equal, and what was accessed in one run is known, not guessed.
+equal, and what was accessed in one run is known, not guessed. Inside of `shard_map` each device runs in a thread of its own,
+and its slots are its own.
 """
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import jax
@@ -20,7 +23,8 @@ class Access:
 
     number: int
     writes: bool
-    slot: int
+    slot: tuple
+    """The device and the number."""
     after: frozenset
 
 
@@ -48,21 +52,31 @@ class Run:
         ]
 
     def writes(self):
-        """The values that were written to each slot, in order."""
-        return {slot: values for slot, values in self._writes.items() if values}
+        """The values that were written to the slots of each number, in order."""
+        return {number: values for (_, number), values in self._writes.items() if values}
+
+    def devices_meet(self):
+        """Whether two devices access slots of one number, which are one slot of a process, and one of them writes."""
+        devices, written = {}, {number for _, number in self._writes}
+        for access in self.accesses:
+            device, number = access.slot
+            devices.setdefault(number, set()).add(device)
+        return any(len(devices[number]) > 1 for number in written)
 
     def __post_init__(self):
         self._writes = {}
+        self._lock = threading.Lock()
 
-    def access(self, writes, token, after, value=0.0):
+    def access(self, device, writes, token, after, value=0.0):
         """Read or write the slot of a token."""
-        slot = int(token)
-        access = Access(len(self.accesses), writes, slot, after)
-        self.accesses.append(access)
-        if writes:
-            self.slots[slot] = np.float32(value)
-            self._writes.setdefault(slot, []).append(float(value))
-        return self.slots.get(slot, np.float32(0)), after | {access.number}
+        slot = (device, int(token))
+        with self._lock:
+            access = Access(len(self.accesses), writes, slot, after)
+            self.accesses.append(access)
+            if writes:
+                self.slots[slot] = np.float32(value)
+                self._writes.setdefault(slot, []).append(float(value))
+            return self.slots.get(slot, np.float32(0)), after | {access.number}
 
 
 def run(function, *arguments):
@@ -80,9 +94,26 @@ def _open(jaxpr):
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "jaxpr") else (jaxpr, getattr(jaxpr, "consts", ()))
 
 
+class _Meeting:
+    """Where the devices of a mesh with one axis exchange values."""
+
+    def __init__(self, axis, devices):
+        self.axis = axis
+        self.values = [None] * devices
+        self.barrier = threading.Barrier(devices)
+
+    def exchange(self, device, value):
+        """The values of all devices."""
+        self.values[device] = value
+        self.barrier.wait(timeout=60)
+        values = list(self.values)
+        self.barrier.wait(timeout=60)
+        return values
+
+
 class _Interpreter:
-    def __init__(self, happened):
-        self.happened = happened
+    def __init__(self, happened, device=0, meeting=None):
+        self.happened, self.device, self.meeting = happened, device, meeting
 
     def jaxpr(self, jaxpr, consts, arguments, guard):
         """`guard`: the accesses that decided that this runs at all."""
@@ -107,6 +138,8 @@ class _Interpreter:
         rule = getattr(self, f"_{name}", None)
         if rule is not None:
             return rule(params, operands, guard)
+        if name in COLLECTIVES:
+            return self.collective(eqn, operands)
         for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
             if key in params:
                 assert name in KNOWN_CALLS, name
@@ -119,11 +152,55 @@ class _Interpreter:
         after = guard.union(*(operand.after for operand in operands))
         token = operands[0].array
         if params["target_name"] == testing.READ_TARGET:
-            value, after = self.happened.access(False, token, after)
+            value, after = self.happened.access(self.device, False, token, after)
             return [Value(value, after)]
         assert params["target_name"] == testing.WRITE_TARGET
-        _, after = self.happened.access(True, token, after, operands[1].array)
+        _, after = self.happened.access(self.device, True, token, after, operands[1].array)
         return [Value(token, after)]
+
+    def _shard_map(self, params, operands, guard):
+        """On a mesh with one axis, which splits the first dimension of an array or none."""
+        ((axis, devices),) = params["mesh"].shape.items()
+        meeting = _Meeting(axis, devices)
+
+        def run(device):
+            def part(value, spec):
+                array = np.asarray(value.array)
+                return Value(np.split(array, devices)[device] if axis in spec else array, value.after)
+
+            parts = [part(value, spec) for value, spec in zip(operands, params["in_specs"], strict=True)]
+            try:
+                return _Interpreter(self.happened, device, meeting).inner(params["jaxpr"], parts, guard)
+            except BaseException:
+                meeting.barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(devices) as pool:
+            of_devices = zip(*pool.map(run, range(devices)), strict=True)
+        assert all(axis in spec for spec in params["out_specs"])
+        return [
+            Value(np.concatenate([value.array for value in values]), frozenset().union(*(v.after for v in values)))
+            for values in of_devices
+        ]
+
+    def collective(self, eqn, operands):
+        """What a device gets, it gets after all that was made of its own operand, and of those that are sent to it."""
+        everyone = self.meeting.exchange(self.device, operands)
+        arrays = [np.stack([np.asarray(value.array) for value in values]) for values in zip(*everyone, strict=True)]
+        after = frozenset().union(*(value.after for values in everyone for value in values))
+        results = jax.vmap(lambda *x: eqn.primitive.bind(*x, **eqn.params), axis_name=self.meeting.axis)(*arrays)
+        results = results if eqn.primitive.multiple_results else [results]
+        return [Value(np.asarray(result)[self.device], after) for result in results]
+
+    def _ppermute(self, params, operands, _):
+        everyone = self.meeting.exchange(self.device, operands)
+        (own,) = operands
+        sent = [everyone[sender][0] for sender, receiver in params["perm"] if receiver == self.device]
+        array = sent[0].array if sent else np.zeros_like(np.asarray(own.array))
+        return [Value(array, own.after.union(*(value.after for value in sent)))]
+
+    def _axis_index(self, _, __, ___):
+        return [Value(np.int32(self.device))]
 
     def _pure_callback(self, params, operands, _):
         after = frozenset().union(*(operand.after for operand in operands))
@@ -186,4 +263,5 @@ class _Interpreter:
         return [*carry, *stacked]
 
 
+COLLECTIVES = {"psum", "pmax", "all_gather", "reduce_scatter", "all_to_all"}
 KNOWN_CALLS = {"jit", "pjit", "remat2", "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}

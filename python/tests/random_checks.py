@@ -23,6 +23,7 @@ class Outcome(enum.StrEnum):
     NOTHING = "no write in it: nothing to prove"
     RACES = "races reported"
     PROVEN = "proven free of races"
+    NOT_RUN = "proven, and not run: two devices use one slot of the process"
     FALSE_PROOF = "false proof"
     WRONG_RUN = "proven, and a run went wrong"
     ALARM = "alarm on a right program"
@@ -36,13 +37,18 @@ def any_program(number):
     return _check(random_programs.program(number), random_programs.arguments())
 
 
+def device_program(number):
+    """Likewise on several devices."""
+    return _check(random_programs.device_program(number), random_programs.device_arguments())
+
+
 def right_program(number):
     """A program through `Handle`, which has none."""
     outcome = _check(random_programs.handle_program(number), random_programs.handle_arguments())
     return Outcome.ALARM if outcome == Outcome.RACES else outcome
 
 
-KINDS = {"random": any_program, "handle": right_program}
+KINDS = {"random": any_program, "devices": device_program, "handle": right_program}
 
 
 def _check(program, arguments):
@@ -54,6 +60,8 @@ def _check(program, arguments):
     results, happened = jaxpr_oracle.run(program, *arguments)
     if happened.races():
         return Outcome.FALSE_PROOF
+    if happened.devices_meet():
+        return Outcome.NOT_RUN
     return Outcome.PROVEN if runs_right(lowered.compile(), arguments, results, happened) else Outcome.WRONG_RUN
 
 

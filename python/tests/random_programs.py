@@ -2,7 +2,7 @@
 
 The arguments are handles of different objects, as the audit takes them to be, and none of them is a constant of the
 program: arguments are slots 1 to 6, constants are 7 and above. Everything else that two handles may have in common is in
-here: elements, tables, choices, arithmetic, conversions, loops, callbacks.
+here: elements, tables, choices, arithmetic, conversions, loops, callbacks, and on several devices collectives.
 """
 
 import random
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from entangle_jax import Handle, entangle, testing
 
@@ -109,7 +110,8 @@ class _Writer:
         if self.depth > 3 or self.rng.random() < 0.6:
             handle = self.rng.choice(self.known) if self.rng.random() < 0.7 else self.rng.choice([self.a, self.b])
         else:
-            handle = jnp.asarray(HANDLES[self.rng.choice(list(HANDLES))](self), jnp.int32)
+            makers = HANDLES | self.more_handles()
+            handle = jnp.asarray(makers[self.rng.choice(list(makers))](self), jnp.int32)
         self.depth -= 1
         return handle
 
@@ -123,7 +125,15 @@ class _Writer:
         kinds = ["read", "read", "write", "tie", "tie", "barrier", "handle"]
         if nested and self.calls < 6:
             kinds += ["loop", "loop", "branch", "jit", "checkpoint", "batch", "derivative"]
-        getattr(self, f"_{self.rng.choice(kinds)}")()
+        getattr(self, f"_{self.rng.choice([*kinds, *self.more_statements()])}")()
+
+    def more_statements(self):
+        """The names of statements of special programs."""
+        return ()
+
+    def more_handles(self):
+        """Likewise of handles: as `HANDLES`."""
+        return {}
 
     def _read(self):
         self.calls += 1
@@ -262,6 +272,85 @@ class _Writer:
         value, slope = jax.value_and_grad(function)(jnp.float32(2))
         self.calls += 1
         self._hand_on(handle, value, slope)
+
+
+# Programs on several devices, each of which has slots of its own: collectives among handles and values.
+
+DEVICES = 4
+AXIS = "devices"
+
+
+def device_arguments():
+    """As `arguments()`, with handles that are other ones on each device."""
+    a, b, slots, *rest = arguments()
+    first = 10 * jnp.arange(1, DEVICES + 1, dtype=jnp.int32)
+    mesh = _mesh()
+    on_each = [first + a, first + b, first[:, None] + slots]
+    return (
+        *(jax.device_put(value, NamedSharding(mesh, PartitionSpec(AXIS))) for value in on_each),
+        *(jax.device_put(value, NamedSharding(mesh, PartitionSpec())) for value in rest),
+    )
+
+
+def device_program(number):
+    """A function of `device_arguments()`, whose results have one element for each device."""
+
+    def function(*args):
+        def on_each(a, b, slots, *rest):
+            results = _DeviceWriter(random.Random(number), (a[0], b[0], slots[0], *rest)).write()
+            return jax.tree.map(lambda value: jnp.asarray(value)[None], results)
+
+        of_device, same = PartitionSpec(AXIS), PartitionSpec()
+        specs = (of_device,) * 3 + (same,) * (len(args) - 3)
+        return jax.shard_map(on_each, mesh=_mesh(), in_specs=specs, out_specs=of_device, check_vma=False)(*args)
+
+    return function
+
+
+def _mesh():
+    return jax.make_mesh((DEVICES,), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+ROUND = [(device, (device + 1) % DEVICES) for device in range(DEVICES)]
+COLLECTIVES = {
+    "summed": lambda x: lax.psum(x, AXIS),
+    "largest": lambda x: lax.pmax(x, AXIS),
+    "of the device before": lambda x: lax.ppermute(x, AXIS, ROUND),
+    "of a device or zero": lambda x: lax.ppermute(x, AXIS, ROUND[:2]),
+    "gathered": lambda x: lax.all_gather(x, AXIS)[1],
+    "scattered sum": lambda x: lax.psum_scatter(jnp.broadcast_to(x, (DEVICES,)), AXIS),
+    "scattered": lambda x: lax.all_to_all(jnp.broadcast_to(x, (DEVICES,)), AXIS, 0, 0, tiled=True)[2],
+}
+DEVICE_HANDLES = {
+    **{name: lambda w, make=make: make(w.handle()) for name, make in COLLECTIVES.items()},
+    "the number of devices": lambda w: lax.psum(1, AXIS) + 5,
+    "counted over devices": lambda w: lax.psum(jnp.where(w.p, 1, w.zero), AXIS) + 4,
+    "the device": lambda w: lax.axis_index(AXIS) + 7,
+    "of the device, of a table": lambda w: jnp.asarray(TABLE)[lax.axis_index(AXIS)],
+    "on one device": lambda w: jnp.where(lax.axis_index(AXIS) == 1, w.handle(), w.handle()),
+}
+
+
+class _DeviceWriter(_Writer):
+    """What decides a branch may differ among devices: no collective may be in there, or a device waits for ever."""
+
+    together = True
+
+    def more_statements(self):
+        return ("collective",) * 3 if self.together else ()
+
+    def more_handles(self):
+        return DEVICE_HANDLES if self.together else {}
+
+    def _collective(self):
+        if self.values:
+            value = jnp.asarray(self.rng.choice(self.values), jnp.float32)
+            self.values.append(COLLECTIVES[self.rng.choice(list(COLLECTIVES))](value))
+
+    def _branch(self):
+        before, self.together = self.together, False
+        super()._branch()
+        self.together = before
 
 
 # Right programs, through `Handle` alone.

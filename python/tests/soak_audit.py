@@ -1,6 +1,6 @@
 """Audits thousands of random programs, in processes of their own, and says what came of them: see `random_checks`.
 
-    python soak_audit.py [--programs 5000] [--handle 500] [--first NUMBER] [--jobs 2] [--log FILE]
+    python soak_audit.py [--programs 5000] [--devices 500] [--handle 500] [--first NUMBER] [--jobs 2] [--log FILE]
 
 Programs are made from the numbers FIRST, FIRST + 1, ...; without --first from a number drawn at random, which is printed.
 With --log what is done is noted, and a run that was interrupted goes on where it stopped. Exit status 1 if one fails.
@@ -47,6 +47,7 @@ def main():
     """Share the batches out, and sum up."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--programs", type=int, default=5_000)
+    options.add_argument("--devices", type=int, default=500)
     options.add_argument("--handle", type=int, default=500)
     options.add_argument("--first", type=int)
     options.add_argument("--jobs", type=int, default=2)
@@ -58,12 +59,12 @@ def main():
     first = noted[0] if noted else random.randrange(2**31) if asked.first is None else asked.first
     if asked.log and not noted:
         asked.log.write_text(json.dumps(first) + "\n")
-    came = {kind: {} for kind in ("random", "handle")}
+    came = {kind: {} for kind in ("random", "devices", "handle")}
     for kind, lines in noted[1:]:
         came[kind].update(lines)
     with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
         batches = []
-        for kind, count in (("handle", asked.handle), ("random", asked.programs)):
+        for kind, count in (("handle", asked.handle), ("devices", asked.devices), ("random", asked.programs)):
             todo = [number for number in range(first, first + count) if number not in came[kind]]
             batches += [pool.submit(batch, kind, todo[i : i + BATCH]) for i in range(0, len(todo), BATCH)]
         for done in concurrent.futures.as_completed(batches):

@@ -182,12 +182,44 @@ def test_a_dropped_marked_call_and_a_resource_that_is_only_read_are_listed():
         return reads("marks.slto")(testing.read)(token)
 
     report = audit(program, testing.slot(0))
-    assert report.unused_marks == ("reads('marks.other') unused",)
+    (dropped,) = report.unused_marks
+    assert dropped.startswith("reads('marks.other') unused at ")
+    assert "program)" in dropped.rpartition(":")[2]
     assert report.only_read == ("marks.other", "marks.slto")
-    assert "LOST  reads('marks.other') unused" in str(report)
+    assert f"LOST  {dropped}" in str(report)
     assert "Only read here, so in no order: 'marks.other', 'marks.slto'." in str(report)
     right = audit(ordered(lambda token: (write(token, 1.0), read(token))), testing.slot(0))
     assert (right.unused_marks, right.only_read) == ((), ())
+
+
+def test_of_equal_marked_calls_the_dropped_ones_are_listed():
+    def program(token, flag):
+        read(token)
+        write(token, 1.0)
+        read(token)
+
+        def step(carry, _):
+            read(token)
+            return carry + read(token), None
+
+        return (
+            read(token),
+            jax.lax.cond(flag, lambda: 1.0, lambda: read(token)),
+            jax.lax.scan(step, 0.0, None, length=2),
+        )
+
+    def lines(report):
+        return [int(dropped.rpartition(":")[2].partition(" ")[0]) - first for dropped in report.unused_marks]
+
+    first = program.__code__.co_firstlineno
+    arguments = testing.slot(0), jnp.bool_(True)
+    assert lines(audit(program, *arguments)) == [1, 3, 6]
+    # With `ordered` the write waits for the first one, and nothing waits for the others.
+    assert lines(audit(ordered(program), *arguments)) == [3, 6]
+    # Here XLA drops them or merges them, and they are told as calls.
+    kept = audit(jax.jit(program, keep_unused=True), *arguments)
+    assert lines(kept) == []
+    assert {1, 3, 6} <= {lost.call.source[0].line - first for lost in kept.lost}
 
 
 def test_what_comes_after_a_call_without_operands_is_proven():

@@ -1,7 +1,7 @@
 """Random programs: the audit proves nothing false, and raises no alarm on a right program through `Handle`.
 
-How each is checked: `random_checks`. Here 50 programs and 25 through `Handle`, always the same; `ci/soak` takes 5,000 and 500,
-and other ones each time (`soak_audit.py`).
+How each is checked: `random_checks`. Here 50 programs, 25 on several devices and 25 through `Handle`, always the same;
+`ci/soak` takes 5,000, 500 and 500, and other ones each time (`soak_audit.py`).
 """
 
 import pytest
@@ -16,6 +16,12 @@ def test_nothing_false_is_proven():
     assert {number: outcome for number, outcome in came.items() if outcome in FAILURES} == {}
     # They are neither all proven nor all races.
     assert min(list(came.values()).count(outcome) for outcome in (Outcome.PROVEN, Outcome.RACES)) > 5
+
+
+def test_nothing_false_is_proven_of_several_devices():
+    came = {number: random_checks.device_program(number) for number in range(25)}
+    assert {number: outcome for number, outcome in came.items() if outcome in FAILURES} == {}
+    assert min(list(came.values()).count(outcome) for outcome in (Outcome.PROVEN, Outcome.RACES)) > 2
 
 
 def test_no_right_program_raises_an_alarm():

@@ -275,6 +275,57 @@ def test_what_is_only_passed_through_makes_nothing_wait(program, form):
     assert audit(lowered if form == "both" else lowered.compile(), **TARGETS).races
 
 
+# Conditionals whose choice is a constant.
+
+
+FOLDED = {
+    "a number": lambda count: jnp.int32(1),
+    "past the end": lambda count: jnp.int32(7),
+    "a largest number": lambda count: jnp.argmax(jnp.array([1, 3, 2])),
+    "times zero": lambda count: count * 0 + 1,
+    "a loop": lambda count: lax.fori_loop(0, 1, lambda _, i: i + 1, jnp.int32(0)),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+@pytest.mark.parametrize("branches", [2, 3])
+def test_calls_in_branches_that_never_run_are_no_race(name, branches):
+    # XLA leaves the conditional behind, with the calls of the other branches in it.
+    def program(token, count, x):
+        def writing(value):
+            def branch(token):
+                token = write(token, value + x)
+                seen = read(token)
+                return seen, entangle(token, seen)
+
+            return branch
+
+        seen, token = lax.switch(FOLDED[name](count), [writing(float(i)) for i in range(branches)], token)
+        return seen, write(token, x)
+
+    assert races(program, TOKEN, TOKEN, FLOAT) == ()
+
+
+@pytest.mark.parametrize("name", ["an argument", *FOLDED])
+def test_a_conditional_that_xla_removes_makes_nothing_wait(name):
+    # Each branch makes the witness anew, and one of them calls beside it.
+    def program(token, other, flag, count, x):
+        choice = flag if name == "an argument" else FOLDED[name](count) > 0
+
+        def beside(witness):
+            return entangle(witness, jnp.int32(1)), write(token, x)
+
+        def alone(witness):
+            return entangle(witness, jnp.int32(1)), token + 1
+
+        witness, written = lax.cond(choice, beside, alone, x)
+        return read(entangle(other, witness)), written
+
+    arguments = TOKEN, TOKEN, PREDICATE, TOKEN, FLOAT
+    report = audit(program, *arguments, **TARGETS, same=[(0, 1)])
+    assert bool(report.races) == (name != "an argument")
+
+
 # Witnesses on one device.
 
 

@@ -1,11 +1,11 @@
-//! What entangle calls cost, and which calls were lost.
+//! What entangle calls cost.
 
 use prost::Message as _;
 
 use super::build::{Computation, donate, floats, handle, module, tuple};
 use super::{audit, audit_bytes};
 use crate::hlo::proto::{LayoutProto, OutputOperandAliasing, ShapeProto};
-use crate::{CopyReason, Fate, Lost, lost};
+use crate::{CopyReason, Fate};
 
 /// A payload that is an argument, copied before the call.
 fn copied_argument() -> Computation {
@@ -117,25 +117,4 @@ fn leaves_that_order_nothing_are_named() {
     let cost = audit(vec![main]).costs().remove(0);
     assert_eq!(cost.payload[0].fate, Fate::NoElements);
     assert_eq!(cost.dropped_witnesses, [1]);
-}
-
-#[test]
-fn merged_and_dropped_calls_are_told_apart() {
-    let build = |calls: usize| {
-        let mut main = Computation::new("main", 1);
-        let h = main.parameter(0, handle());
-        let g = main.parameter(1, handle());
-        if calls > 2 {
-            main.read("unused", &[g]);
-            main.last().metadata.as_mut().expect("set").source_line = 3;
-        }
-        for number in 1..calls {
-            main.read(&format!("r{number}"), &[h]);
-        }
-        audit(vec![main])
-    };
-    let (before, after) = (build(3), build(2));
-    let gone = |call, merged_with| Lost { call, merged_with, never_runs: false };
-    assert_eq!(lost(&before, &after), [gone(0, None), gone(2, Some(1))]);
-    assert_eq!(lost(&after, &after), []);
 }

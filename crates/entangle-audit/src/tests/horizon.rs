@@ -214,3 +214,32 @@ fn what_is_said_of_many_pairs_at_once_is_what_is_said_of_each() {
         .unwrap_or_else(|error| panic!("{error}"));
     assert!(said.iter().all(|kind| kind.get() > 10), "too few of one kind: {said:?}");
 }
+
+#[test]
+fn the_calls_before_each_are_those_of_which_the_order_is_proven() {
+    let said: [Cell<usize>; 2] = Default::default();
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    // Of every second call, or third, or fourth: what comes of a list is said by the positions in it.
+    runner
+        .run(&(steps(), 2..5_usize), |(steps, step)| {
+            let audit = audit(Writer::program(&steps));
+            let calls: Vec<usize> = (0..audit.calls().len()).step_by(step).collect();
+            let proven = |first: usize, second: usize| {
+                let proven = first != second && matches!(audit.order(first, second), Order::DataPath(_));
+                said[usize::from(proven)].set(said[usize::from(proven)].get() + 1);
+                proven
+            };
+            let wanted: Vec<Vec<usize>> = calls
+                .iter()
+                .map(|&second| (0..calls.len()).filter(|&first| proven(calls[first], second)).collect())
+                .collect();
+            prop_assert_eq!(audit.before_each(&calls), wanted);
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert!(said.iter().all(|kind| kind.get() > 100), "too few of one kind: {said:?}");
+}

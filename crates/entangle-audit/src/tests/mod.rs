@@ -9,6 +9,7 @@ mod bad_input;
 mod build;
 mod cost;
 mod horizon;
+mod lost;
 mod order;
 mod roots;
 mod size;

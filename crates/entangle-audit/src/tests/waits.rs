@@ -187,11 +187,52 @@ fn what_a_conditional_computes_waits_for_the_calls_in_the_branch_that_ran() {
     assert!(!calls_in_branches(&[beside, beside], &[true, true], compiled).contains(&race));
 }
 
+/// A conditional as written, decided by this, each branch of which makes its result anew beside a call.
+fn as_written(change: Change, branches: usize, predicate: fn(&mut Computation, i64) -> i64) -> bool {
+    let mut computations = around_branches(&vec![change; branches], predicate);
+    let body = &mut computations[branches - 1];
+    let (root, h) = (body.proto.root_id, body.proto.instructions[1].id);
+    body.write("inside", &[h]);
+    body.proto.root_id = root;
+    computations.last_mut().expect("the entry").last().custom_call_target = "read".into();
+    !races(&audit_bytes(&super::build::bytes(computations))).contains(&"inside w".to_owned())
+}
+
 #[test]
-fn as_written_only_what_native_calls_make_waits_for_the_calls_in_the_branch() {
-    let with = |change: Change| calls_in_branches(&[change, change], &[false, true], super::build::bytes);
-    assert!(!with(entangled).contains(&"inside w".to_owned()));
-    assert!(with(beside).contains(&"inside w".to_owned()), "XLA may simplify it to what is passed on");
+fn as_written_only_what_calls_make_waits_for_the_calls_in_the_branch() {
+    fn of_xla(body: &mut Computation, h: i64, r: i64) -> i64 {
+        let computed = beside(body, h, r);
+        body.call("placed", "Sharding", handle(), &[computed])
+    }
+    fn of_others(body: &mut Computation, h: i64, r: i64) -> i64 {
+        let computed = beside(body, h, r);
+        body.call("other", "TopK", handle(), &[computed])
+    }
+    assert!(as_written(entangled, 2, argument));
+    assert!(!as_written(beside, 2, argument), "XLA may simplify it to what is passed on");
+    assert!(!as_written(of_xla, 2, argument), "it only says where a value lies");
+    assert!(!as_written(of_others, 2, argument), "XLA knows what it computes");
+}
+
+#[test]
+fn as_written_a_conditional_that_xla_may_remove_makes_nothing_wait() {
+    fn entangled_predicate(main: &mut Computation, r: i64) -> i64 {
+        let truth = main.op("truth", "constant", pred(), &[]);
+        let unknown = main.entangle("unknown", &[truth, r]);
+        main.op("index", "convert", s32(), &[unknown])
+    }
+    fn folded(main: &mut Computation, r: i64) -> i64 {
+        let p = argument(main, r);
+        main.op("same", "compare", pred(), &[p, p])
+    }
+    fn of_a_loop(main: &mut Computation, _: i64) -> i64 {
+        main.op("more", "rng", pred(), &[])
+    }
+    assert!(as_written(entangled, 2, entangled_predicate));
+    assert!(as_written(entangled, 3, argument));
+    assert!(!as_written(entangled, 2, folded), "always true");
+    assert!(!as_written(entangled, 2, of_a_loop), "nothing is known of it");
+    assert!(!as_written(entangled, 1, argument), "there is no choice");
 }
 
 #[test]
