@@ -43,7 +43,9 @@ class Words:
         name = module.removeprefix("jit_")
         self._function = name if name.isidentifier() and not name.startswith("_") else "fn"
         self._accesses = [call for call in calls if call.kind in {"read", "write"}]
-        self._entangles = any(call.kind == "entangle" and _is_of_the_user(call) for call in calls)
+        entangles = [_is_of_the_user(call) for call in calls if call.kind == "entangle"]
+        self._entangles = any(entangles)
+        self._is_ordered = bool(entangles) and not self._entangles
         self._races = races
         self._named = named
 
@@ -53,7 +55,23 @@ class Words:
             return _of_handles(first, second, loop)
         if self._entangles:
             return _of_entangle(first, second, loop)
-        return self._ordered
+        return (self._is_ordered and self._of_operations(first, second)) or self._ordered
+
+    def _of_operations(self, first: Call, second: Call) -> str | None:
+        """The fix where one operation makes several calls when it is lowered, which `ordered` does not see."""
+        trace = self._named()
+        operations = [_operation(call, trace) for call in (first, second)]
+        for call, operation in zip((first, second), operations, strict=True):
+            marks = [mark for _, mark in _marks_around(call) if mark.resource != _marks.OF_HANDLES]
+            if operation is not None and not any(mark.opaque for mark in marks):
+                which = f"`{marked_function(call)}`" if marks else "the function around it"
+                return f"mark {which} with `opaque=True`: `{operation.name}` makes several calls when it is lowered"
+        if operations[0] is not None and operations[0] is operations[1]:
+            return (
+                f"`{operations[0].name}` makes both calls when it is lowered, where `ordered` does not see them: tie "
+                "the second to the first there, with `entangle`"
+            )
+        return None
 
     @functools.cached_property
     def _ordered(self) -> str:
@@ -96,9 +114,9 @@ def marked_function(call: Call) -> str | None:
 
 
 def _marks_around(call: Call) -> list[tuple[str, _marks.Mark]]:
-    """The marks in the name of a call, the outermost first."""
+    """The marks in the name of a call, the outermost first, without those of names that have no resource."""
     found = [(name, _marks.parse(name)) for name in _MARK.findall(call.op_name)]
-    return [(name, mark) for name, mark in found if mark is not None]
+    return [(name, mark) for name, mark in found if mark is not None and mark.resource != _marks.UNNAMED]
 
 
 def _is_of_the_user(call: Call) -> bool:
@@ -118,14 +136,24 @@ def _names(call: Call, trace: Sequence[Named]) -> list[str]:
     The trace says which; where it is not known, JAX's name for the call has to do. A solver that is traced when it is
     lowered is known by the primitive alone.
     """
-    may_be = [one for one in trace if one.may_become(call.target)]
-    line = (call.source.file, call.source.line)
-    at_its_line = [one for one in may_be if one.line == line]
-    if may_be:
-        return list(dict.fromkeys(one.name for one in at_its_line or may_be))
+    if found := _in_trace(call, trace):
+        return list(dict.fromkeys(one.name for one in found))
     last = call.op_name.rpartition("/")[2]
     is_primitive = _PRIMITIVE.fullmatch(last) and last not in {"ffi_call", "custom_call"}
     return [last if is_primitive else call.target]
+
+
+def _in_trace(call: Call, trace: Sequence[Named]) -> list[Named]:
+    """What of the trace the call may be: what is at its line, if anything is."""
+    may_be = [one for one in trace if one.may_become(call.target)]
+    line = (call.source.file, call.source.line)
+    return [one for one in may_be if one.line == line] or may_be
+
+
+def _operation(call: Call, trace: Sequence[Named]) -> Named | None:
+    """The operation that makes this call and others when it is lowered; None if the call is an operation of its own."""
+    found = _in_trace(call, trace)
+    return found[0] if found and all(len(one.targets) > 1 for one in found) else None
 
 
 def _of_handles(first: Call, second: Call, loop: str | None) -> str:

@@ -10,11 +10,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from entangle_jax import _marks, _native
+from entangle_jax._audit_report import WRITTEN
 from entangle_jax._ordering import accesses, jaxprs, objects, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from entangle_jax._audit_report import Report
 
@@ -41,6 +44,8 @@ class Traced:
 
     handles: dict[tuple[str, str | None], set[tuple[int, ...]]] = field(default_factory=dict)
     """By the mark's name and the target: the operands that hold the handle, in each of the calls."""
+    types: dict[tuple[str, str | None], set[tuple[tuple[str, ...], frozenset[str]]]] = field(default_factory=dict)
+    """Where the target is not known: the types of the operands, sorted, and of those that hold the handle."""
     kept: set[tuple[str, str | None]] = field(default_factory=set)
     """Those that are calls with a side effect, which cannot be gone."""
 
@@ -62,7 +67,7 @@ class Traced:
                 of[eqn.outvars[0]] = ins[0] | marks
             elif objects.forwards(eqn):
                 of.update(zip(eqn.outvars, ins, strict=False))
-            if marks and accesses.is_native(eqn):
+            if marks and (accesses.is_native(eqn) or accesses.hides(eqn)):
                 self._note(eqn, ins, marks)
             for closed in jaxprs.inner_jaxprs(eqn):
                 inner = jaxprs.opened(closed).jaxpr
@@ -76,6 +81,10 @@ class Traced:
             known = target is not _ANY and not eqn.params.get("ordered")
             operands = tuple(i for i, those in enumerate(ins) if name in those) if known else ()
             self.handles.setdefault((name, target), set()).add(operands)
+            if target is _ANY:
+                of = [_type(v.aval) for v in eqn.invars]
+                of_handle = frozenset(kind for kind, those in zip(of, ins, strict=True) if name in those)
+                self.types.setdefault((name, target), set()).add((tuple(sorted(of)), of_handle))
             if eqn.effects:
                 self.kept.add((name, target))
 
@@ -85,6 +94,40 @@ class Traced:
             if (name, candidate) in self.handles and (candidate is not _ANY or not _LIBRARY.match(target)):
                 return name, candidate
         return None
+
+    def handed_on(self, key: tuple[str, str | None], operands: Sequence[str]) -> tuple[int, ...]:
+        """Which operands of a call as written hold the handle that the primitive which made it was given.
+
+        None if that is not known: a call that takes what the primitive takes, in whatever order, has the handle where
+        the type is the handle's.
+        """
+        if len(self.types[key]) != 1:
+            return ()
+        ((types, of_handle),) = self.types[key]
+        if "" in types or types != tuple(sorted(operands)):
+            return ()
+        return tuple(i for i, kind in enumerate(operands) if kind in of_handle)
+
+
+_KINDS = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s", "complex": "c", "bool": "pred"}
+
+
+def _type(aval: Any) -> str:
+    """The type of an array as XLA prints it, such as `f32[3,4]`; empty for anything else."""
+    if not isinstance(aval, jax.core.ShapedArray):
+        return ""
+    kind = str(aval.dtype)
+    for of_jax, of_xla in (
+        ("bfloat", "bf"),
+        ("float", "f"),
+        ("uint", "u"),
+        ("int", "s"),
+        ("complex", "c"),
+        ("bool", "pred"),
+    ):
+        if kind.startswith(of_jax):
+            return f"{of_xla}{kind.removeprefix(of_jax)}[{','.join(map(str, aval.shape))}]"
+    return ""
 
 
 class Names:
@@ -129,6 +172,8 @@ class Marked:
         self._names = Names(known)
         self._marks = {mark for name in known if (mark := _marks.parse(name)) is not None}
         self._seen: set[tuple[str, str | None]] = set()
+        self._places: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+        """By the mark's name and the target: the operands that hold the handle, in each call as written."""
 
     def accesses(self, named: Collection[str] = ()) -> dict[str, list[_native.Access]]:
         """What the audit is told of each program.
@@ -148,7 +193,7 @@ class Marked:
                         seen.add(key)
                         if call.target in named and _resource(name) == _marks.OF_HANDLES:
                             continue
-                        told[program].append(_access(name, call.target, call.name, _operands(self._traced, key)))
+                        told[program].append(self._access(name, call, self._operands(program, name, key, call)))
         if self._traced is not None and (gone := self._traced.kept - seen):
             listed = ", ".join(sorted(f"{target or 'a call'} in {_marks.parse(name)}" for name, target in gone))
             raise ValueError(
@@ -185,8 +230,33 @@ class Marked:
             stays = [call for call in self._calls[compiled] if set(own) & set(self._names.of(call))]
             for name in others:
                 if (key := self._key(name, lost.call.target)) is not None:
-                    told += [_access(name, c.target, c.name, _operands(self._traced, key)) for c in stays]
+                    told += [self._access(name, call, self._operands(compiled, name, key, call)) for call in stays]
         return told
+
+    def _operands(self, program: str, name: str, key: tuple[str, str | None], call: _native.Call) -> tuple[int, ...]:
+        """The operands that hold the handle; none if that is not known."""
+        mark = _marks.parse(name)
+        if self._traced is None or mark is None or not mark.handle:
+            return ()
+        if key[1] is not _ANY:
+            places = self._traced.handles[key]
+        else:
+            # XLA leaves the operands of a call where they are.
+            places = self._places.setdefault((name, call.target), set())
+            if program == WRITTEN:
+                places.add(self._traced.handed_on(key, call.operand_types))
+        return next(iter(places)) if len(places) == 1 else ()
+
+    @staticmethod
+    def _access(name: str, call: _native.Call, operands: Sequence[int]) -> _native.Access:
+        mark = _marks.parse(name)
+        assert mark is not None
+        where: dict[str, Any] = {"operands": list(operands)} if operands else {"whole": True}
+        # What a `Handle` holds is the same object as where a target that is named without a resource is given it.
+        resource = None if mark.resource == _marks.OF_HANDLES else mark.resource
+        return _native.Access(
+            writes=mark.orders_as_a_write, target=call.target, name=call.name, resource=resource, **where
+        )
 
     def _key(self, name: str, target: str) -> tuple[str, str | None] | None:
         return (name, target) if self._traced is None else self._traced.key(name, target)
@@ -195,21 +265,3 @@ class Marked:
 def _resource(name: str) -> str:
     mark = _marks.parse(name)
     return mark.resource if mark is not None else ""
-
-
-def _operands(traced: Traced | None, key: tuple[str, str | None]) -> list[int] | None:
-    """The operands that hold the handle, if all calls of the name have it there."""
-    mark = _marks.parse(key[0])
-    if traced is None or mark is None or not mark.handle:
-        return None
-    places = traced.handles[key]
-    return list(next(iter(places))) or None if len(places) == 1 else None
-
-
-def _access(name: str, target: str, instruction: str, operands: list[int] | None) -> _native.Access:
-    mark = _marks.parse(name)
-    assert mark is not None
-    where: dict[str, Any] = {"whole": True} if operands is None else {"operands": operands}
-    # What a `Handle` holds is the same object as where a target that is named without a resource is given it.
-    resource = None if mark.resource == _marks.OF_HANDLES else mark.resource
-    return _native.Access(writes=mark.orders_as_a_write, target=target, name=instruction, resource=resource, **where)

@@ -170,7 +170,12 @@ def named(jaxpr: Any) -> list[Named]:
     """The calls of a trace. Primitives that are not of JAX are lowered, each alone, to see what they become."""
     found = []
     for call in _walk(jaxprs.opened(jaxpr).jaxpr, {}, ()):
-        frames = _private.user_frames(call.eqn.source_info.traceback)
+        # What a function of a library calls has no line of its own.
+        frames = (
+            frame
+            for eqn in (call.eqn, *reversed(call.around))
+            for frame in _private.user_frames(eqn.source_info.traceback)
+        )
         line = next(((frame.file_name, frame.start_line) for frame in frames), None)
         match call.kind:
             case "native call":

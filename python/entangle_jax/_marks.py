@@ -21,10 +21,11 @@ import jax
 
 from entangle_jax import _nested, _private
 from entangle_jax._leaves import is_ref, is_token
+from entangle_jax._ordering import jaxprs
 from entangle_jax._primitive import entangle_p
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +38,9 @@ PREFIX = "entangle_jax"
 
 OF_HANDLES = "entangle_jax.Handle"
 """The resource of the accesses through a `Handle`, which are in order by construction."""
+
+UNNAMED = "an unnamed resource"
+"""The resource of the calls that `ordered` is told of without one."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,14 @@ class Mark:
 
     def name(self, fn: Any) -> str:
         """The name of a jitted function that is so marked: `entangle_jax:reads.volatile:rates.file:lookup`."""
+        return self.name_of(getattr(fn, "__name__", None) or type(fn).__name__)
+
+    def name_of(self, function: str) -> str:
+        """The same, by the function's name."""
         flags = [flag for flag in ("volatile", "handle", "opaque") if getattr(self, flag)]
         what = ".".join(["writes" if self.writes else "reads", *flags])
-        of = getattr(fn, "__name__", None) or type(fn).__name__
         # A name is one part of an `op_name`, whose parts are separated by slashes.
-        return ":".join([PREFIX, what, quote(self.resource, safe=""), quote(of, safe="<>")])
+        return ":".join([PREFIX, what, quote(self.resource, safe=""), quote(function, safe="<>")])
 
     def __str__(self) -> str:
         """As the user wrote it."""
@@ -109,9 +116,11 @@ def reads(
         calls that touch the resource touch the same object.
       volatile: something outside the program changes what is read, such as a file or a clock. The calls run as often,
         and in the order, that the program says, as those of `writes` do. Reports still list them as reads.
-      opaque: the function as a whole is one access. Some functions need it because their native call appears only when
-        they are lowered, such as `lineax.linear_solve`. Native calls inside of it run in any order, and what comes
-        later waits only for those from which its results are computed.
+      opaque: the function as a whole is one access: everything in it runs after every access that comes before it, and
+        every access that comes after it waits for all that is in it. Some functions need it because their native calls
+        appear only when they are lowered, such as `lineax.linear_solve`. `ordered` runs the function in a branch of a
+        conditional. Inside, native calls that can be seen are in order as elsewhere, and so are the operations that
+        may make calls when they are lowered; the calls that one such operation makes are in its own order.
 
     Returns:
       A decorator. What it returns takes the arguments of the function, traced or not, and returns what the function
@@ -262,6 +271,19 @@ def _argument(which: str, fn: Any, handle: str | int) -> tuple[int | None, str |
     )
 
 
+def call_equation(marks: Sequence[tuple[Mark, str, Sequence[int]]], eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """Bind an equation again, in functions with these marks, names, and operands that are the handle."""
+    (mark, function, handle), *others = marks
+    name = mark.name_of(function)
+    if not others and (results := _nested.call_equation(name, eqn, operands, handle)) is not None:
+        return results
+
+    def call(*inner: Any) -> list[Any]:
+        return call_equation(others, eqn, inner) if others else jaxprs.evaluate(eqn, inner)
+
+    return cast("list[Any]", _trace(name, call, tuple(operands), {}, handle))
+
+
 def _just_calls() -> bool:
     """Whether a marked function is called as it is: outside of a trace, and where jit is disabled."""
     return _private.trace_state_clean() or cast("Any", jax.config).jax_disable_jit is True
@@ -288,7 +310,7 @@ def _leaves_of(args: Any, kwargs: Any, position: int | None, keyword: str | None
     return range(start, start + len(jax.tree.leaves(handle)))
 
 
-def _trace(name: str, fn: Any, args: Any, kwargs: Any, handle: range) -> Any:
+def _trace(name: str, fn: Any, args: Any, kwargs: Any, handle: Sequence[int]) -> Any:
     """Call the function as a jitted one of the mark's name.
 
     What is traced is its argument; all else, also what comes out, stays what it is. So do Refs, which the function

@@ -80,6 +80,8 @@ class Call:
     place: tuple[str, ...]
     sources: tuple[Source, ...]
     op_name: str
+    operand_types: list[str]
+    """Such as `f32[3,4]`; empty for an operand that is made where the call is, or is no array of a usual type."""
     reads: list[int]
     """The objects that it reads, by their positions in `Audit.objects`."""
     writes: list[int]

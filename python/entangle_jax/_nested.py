@@ -17,11 +17,14 @@ import numpy as np
 
 from entangle_jax import _private
 from entangle_jax._ordering import jaxprs
+from entangle_jax._primitive import entangle_p
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _private.register_exclusion(__file__)
+
+_NO_NAMES = _private.NameStack()
 
 _RECENT = 8
 """With so many traces of the same name, the last ones, a new one is compared."""
@@ -36,6 +39,34 @@ def call(name: str, fn: Callable[..., list[Any]], arrays: Sequence[Any]) -> list
     jaxpr, consts = _private.trace_to_jaxpr(name, fn, [jax.typeof(array) for array in arrays])
     jaxpr, numbers = _shared(name, jaxprs.opened(jaxpr).jaxpr)
     return jaxprs.bind_new_jit(name, jaxpr, [*numbers, *consts, *arrays])
+
+
+def call_equation(name: str, eqn: Any, operands: Sequence[Any], handle: Sequence[int] = ()) -> list[Any] | None:
+    """Bind an equation again, in a jitted function of that name, in which these operands are marked as the handle.
+
+    This traces nothing. None if it takes more than that: operands that are no arrays, or of other types than those that
+    the equation was traced with.
+    """
+    ins: list[Any] = []
+    of: dict[int, tuple[Any, Any]] = {}  # each operand once, and the variable that it is inside
+    for v, value in zip(eqn.invars, operands, strict=True):
+        if jaxprs.is_literal(v) and v.val is value:
+            ins.append(v)
+        elif isinstance(v.aval, jax.core.ShapedArray) and v.aval == jax.typeof(value):
+            ins.append(of.setdefault(id(value), (_private.Var(v.aval), value))[0])
+        else:
+            return None
+    source = eqn.source_info.replace(name_stack=_NO_NAMES)  # those around the equation are around the call
+    eqns = []
+    for i in handle:
+        if not jaxprs.is_literal(v := ins[i]):
+            ins[i] = _private.Var(v.aval)
+            marker = {"primitive": entangle_p, "params": {"n": 1, "shared": ()}, "effects": frozenset()}
+            eqns.append(eqn.replace(invars=[v], outvars=[ins[i]], source_info=source, **marker))
+    outs = [_private.Var(v.aval) for v in eqn.outvars]
+    eqns.append(eqn.replace(invars=ins, outvars=outs, source_info=source))
+    jaxpr, numbers = _shared(name, jaxprs.of_equations([v for v, _ in of.values()], outs, eqns))
+    return jaxprs.bind_new_jit(name, jaxpr, [*numbers, *(value for _, value in of.values())])
 
 
 @functools.lru_cache(maxsize=1024)

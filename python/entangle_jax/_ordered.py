@@ -78,7 +78,8 @@ def ordered(fn: Any = None, /, *, reads: Any = (), writes: Any = ()) -> Any:
       NotImplementedError: there are accesses inside of an operation that `ordered` does not know.
 
     Warns:
-      OrderingWarning: a call that was named does not occur in the function.
+      OrderingWarning: a call that was named does not occur in the function; or a call that was named without a resource
+        is made in a function that is marked with one, and other calls are only named, or only marked.
 
     Examples:
       >>> import jax
@@ -157,6 +158,12 @@ def _in_order(jaxpr: Any, operands: list[Any], specification: Specification) -> 
     for one in specification.all():
         if id(one) not in planner.seen:
             warn_user(f"`ordered` was told of {one}, and the function makes no such call")
+    for name, resource in planner.split():
+        warn_user(
+            f"`ordered` was told of {name} without a resource, and the function calls it in a function that is marked "
+            f"with {resource!r}: calls that are only named and calls that are only marked do not wait for each other. "
+            f"If they use the same thing, name them with its resource: `{{{resource!r}: [{name}]}}`"
+        )
     evaluation = Evaluation(objects.Cells.of(plan.touches), planner, not _private.in_while_loop())
     results, world = evaluation.run(plan, operands, World())
     unkept = [one for past in world.pasts.values() if not past.kept for one in past.writes]
@@ -176,7 +183,11 @@ def _keep(writes: list[Any], jaxpr: Any, results: list[Any]) -> None:
         v for eqn in jaxpr.eqns if not objects.forwards(eqn) and not any(jaxprs.inner_jaxprs(eqn)) for v in eqn.outvars
     }
     counts = collections.Counter(id(v) for v in (*used, *jaxpr.outvars))
-    free = [i for i, v in enumerate(jaxpr.outvars) if counts[id(v)] == 1 and v in made and v.aval.size]
+    free = [
+        i
+        for i, v in enumerate(jaxpr.outvars)
+        if counts[id(v)] == 1 and v in made and hasattr(v.aval, "size") and v.aval.size
+    ]
     if free:
         i = min(free, key=lambda i: jaxpr.outvars[i].aval.size)
         results[i] = entangle(results[i], *writes)

@@ -84,6 +84,7 @@ user_frames: Any = _take("jax._src.source_info_util", "user_frames")
 # equation that it stands for. There since 0.4.36.
 current_name_stack: Any = _take("jax._src.source_info_util", "current_name_stack")
 user_context: Any = _take("jax._src.source_info_util", "user_context")
+NameStack: Any = _take("jax._src.source_info_util", "NameStack")
 
 # The user's line of an equation, for error messages. There since 0.4.
 summarize: Any = _take("jax._src.source_info_util", "summarize")

@@ -98,6 +98,7 @@ pub(crate) struct Call {
     place: Py<PyTuple>,
     sources: Py<PyTuple>,
     op_name: String,
+    operand_types: Vec<String>,
     reads: Vec<usize>,
     writes: Vec<usize>,
 }
@@ -231,7 +232,7 @@ impl Audit {
         let mut places = HashMap::new();
         let mut sources = HashMap::new();
         let tuple = |tuple: PyResult<Bound<'_, PyTuple>>| tuple.map(Bound::unbind);
-        let calls = self.0.calls().iter().map(|call| {
+        let calls = self.0.calls().iter().enumerate().map(|(number, call)| {
             let place = made_once(py, &mut places, call.place.as_ptr(), || tuple(PyTuple::new(py, call.place.iter())))?;
             let sources = made_once(py, &mut sources, call.source.as_ptr(), || {
                 let lines = call.source.iter().cloned();
@@ -249,6 +250,7 @@ impl Audit {
                 place,
                 sources,
                 op_name: call.op_name.clone(),
+                operand_types: self.0.operand_types(number),
                 reads: call.reads.clone(),
                 writes: call.writes.clone(),
             })

@@ -94,7 +94,7 @@ BRANCHES = {"cond": 2, "switch": 3}
 CONSTRUCTS = (
     "scan", "unrolled scan", "reverse scan", "map", "fori_loop", "while_loop", "cond", "switch", "jit", "checkpoint", "custom_jvp",
     "custom_vjp", "custom_vmap", "custom_linear_solve", "associative_scan", "vmap", "grad", "jvp", "linearize", "hessian", "shard_map",
-    "ref", "marked",
+    "ref", "marked", "opaque",
 )  # fmt: skip
 CANNOT_CALL_BACK = {
     "checkpoint",
@@ -307,6 +307,10 @@ class _Run:
     def _marked(self, i, kind, step, count, body):
         """Everything in it is a write of the queue too."""
         return writes("law.queue")(lambda: self.block(body, step))()
+
+    def _opaque(self, i, kind, step, count, body):
+        """Everything in it is one write of the queue."""
+        return writes("law.queue", opaque=True)(lambda: self.block(body, step))()
 
     def _one(self):
         return jnp.float32(1) + jnp.minimum(self.delayed[0][0], 0)

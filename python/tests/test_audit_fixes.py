@@ -271,6 +271,49 @@ def test_where_ordered_is_told_too_little_the_line_that_is_printed_names_all(pro
         assert run(mended, testing.slot(0))[0] == results
 
 
+def two_calls(tie):
+    """A primitive that writes and reads when it is lowered."""
+    primitive = Primitive("slot_write_and_read")
+    primitive.def_abstract_eval(lambda token: jax.core.ShapedArray((), jnp.float32))
+
+    def lowered(token):
+        done = write(token, 1.0)
+        return read(entangle(token, done) if tie else token)
+
+    mlir.register_lowering(primitive, mlir.lower_fun(lowered, multiple_results=False))
+    return primitive.bind
+
+
+def test_what_an_ordered_function_cannot_see_is_told_to_be_opaque_and_then_to_be_tied_where_it_is_lowered():
+    def mended(*, opaque, tie):
+        both = writes("slot", opaque=opaque)(two_calls(tie))
+
+        @ordered
+        def fn(token):
+            before = marked_read(token)
+            inside = both(token)
+            return before, inside, marked_read(token)
+
+        return fn
+
+    line = "mark {} with `opaque=True`: `slot_write_and_read` makes several calls when it is lowered"
+    report = audit(mended(opaque=False, tie=False), testing.slot(0))
+    assert fixes(report) == [line.format("`bind`")]
+    primitive = two_calls(tie=False)
+    named = ordered(
+        lambda token: (primitive(token), read(token)), writes=["slot_write_and_read"], reads=TARGETS["reads"]
+    )
+    assert fixes(audit(named, testing.slot(0), **TARGETS)) == [line.format("the function around it")]
+    report = audit(mended(opaque=True, tie=False), testing.slot(0))
+    assert fixes(report) == [
+        "`slot_write_and_read` makes both calls when it is lowered, where `ordered` does not see them: tie the second to "
+        "the first there, with `entangle`"
+    ]
+    fn = mended(opaque=True, tie=True)
+    audit(fn, testing.slot(0)).raise_if_races()
+    assert run(fn, testing.slot(0))[0] == [0, 1, 1]
+
+
 # Programs that thread a handle, or place their `entangle`s themselves. Lines are told by the tags behind them.
 
 

@@ -199,3 +199,102 @@ def test_what_comes_after_a_call_without_operands_is_proven():
 
     assert audit(program, jnp.float32(1)).races
     assert not audit(ordered(program), jnp.float32(1)).races
+
+
+TOLD = {
+    "by target": {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]},
+    "with the operand": {"reads": [(testing.READ_TARGET, 0)], "writes": [(testing.WRITE_TARGET, 0)]},
+    "by resource": {"reads": {"told": [testing.READ_TARGET]}, "writes": {"told": [(testing.WRITE_TARGET, 0)]}},
+    "twice": {
+        "reads": {"a": [testing.READ_TARGET], "b": [testing.READ_TARGET]},
+        "writes": {"b": [testing.WRITE_TARGET]},
+    },
+}
+
+
+def unmarked(token):
+    before = testing.read(token)
+    testing.write(token, 1.0)
+    return before, testing.read(token)
+
+
+@pytest.mark.parametrize("told", TOLD.values(), ids=TOLD)
+def test_what_ordered_was_told_is_known_to_the_audit(told):
+    in_order = ordered(unmarked, **told)
+    report = audit(in_order, testing.slot(0))
+    assert not report.races
+    assert {call.kind for call in report.calls if call.target == testing.READ_TARGET} == {"read"}
+    # Two ordered functions, one after the other in a third, which is not: what one wrote the other may read too soon.
+    assert audit(lambda token: (in_order(token), in_order(token)), testing.slot(0)).races
+    assert not audit(ordered(lambda token: (in_order(token), in_order(token))), testing.slot(0)).races
+
+
+def test_callbacks_that_ordered_was_told_of_by_their_functions_are_known_to_the_audit():
+    state = [np.float32(0)]
+    look, put = lambda: state[0], lambda x: state.__setitem__(0, x)
+
+    def fn(x):
+        before = jax.pure_callback(look, SCALAR)
+        io_callback(put, None, x)
+        return before, jax.pure_callback(look, SCALAR)
+
+    both = ordered(fn, reads=[look], writes=[put])
+    report = audit(both, jnp.float32(1))
+    assert not report.races
+    assert sorted(call.kind for call in report.calls if call.kind != "entangle" and call.program == "compiled") == [
+        "read",
+        "read",
+        "write",
+    ]
+    assert audit(lambda x: (both(x), both(x)), jnp.float32(1)).races
+
+
+def foreign(name, result, function):
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(lambda *_: jax.core.ShapedArray((), result))
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
+    return primitive
+
+
+their_read = foreign("their_read", jnp.float32, testing.read)
+their_write = foreign("their_write", jnp.int32, lambda value, token: testing.write(token, value))
+
+
+def two_objects(look, change):
+    def fn(a, b, x):
+        before = look(a), look(b)
+        written = change(x, a), change(x + 1, b)
+        return before, look(a), look(b), written
+
+    return fn
+
+
+@pytest.mark.parametrize("how", ["marked", "named"])
+def test_objects_that_foreign_primitives_touch_are_told_apart(how):
+    if how == "marked":
+        fn = two_objects(reads("theirs", handle=0)(their_read.bind), writes("theirs", handle=1)(their_write.bind))
+        in_order = ordered(fn)
+    else:
+        fn = two_objects(their_read.bind, their_write.bind)
+        in_order = ordered(fn, reads=[("their_read", 0)], writes=[(their_write, 1)])
+    args = testing.slot(0), testing.slot(1), jnp.float32(1)
+    report = audit(in_order, *args)
+    assert not report.races
+    assert "Taken for different objects" in str(report)
+    testing.reset()
+    assert [float(value) for value in jax.tree.leaves(jax.jit(in_order)(*args)[:3])] == [0, 0, 1, 2]
+    if how == "marked":
+        assert audit(fn, *args).races
+
+
+DROPPED = {
+    "computed": lambda value, token: testing.write(jnp.int32(0) + token * 0, value),
+    "dropped": lambda value, token: testing.write(jnp.int32(0), value),
+}
+
+
+@pytest.mark.parametrize("lowered", DROPPED.values(), ids=DROPPED)
+def test_a_call_that_is_not_given_the_handle_of_its_primitive_may_touch_any_object(lowered):
+    look = reads("theirs", handle=0)(their_read.bind)
+    change = writes("theirs", handle=1)(foreign("their_other_write", jnp.int32, lowered).bind)
+    assert audit(lambda a, b: (look(a), change(jnp.float32(1), b)), testing.slot(0), testing.slot(1)).races

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 import entangle_jax
-from entangle_jax import Handle, OrderingWarning, audit, ordered, reads, testing, writes
+from entangle_jax import Handle, OrderingWarning, _private, audit, ordered, reads, testing, writes
 from entangle_jax._ordering import saved
 
 X = delays.numbers(3_000)
@@ -292,6 +293,33 @@ def test_what_is_named_and_not_called_is_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.jit(ordered(program, reads=[testing.READ_TARGET])).lower(testing.slot(0), X)
+
+
+def test_what_is_named_without_a_resource_and_marked_with_one_is_told(slots):
+    """One write is both, the other is only named, and the read, which is only marked, does not wait for that."""
+
+    def fn(token, x):
+        write(token, 0.5, label="both")
+        testing.write(token, 1.0, label="named")
+        return read(token, x, label="marked")
+
+    def waits(**options):
+        return compiled.paths(compiled.text(ordered(fn, **options), testing.slot(0), X))["marked"]
+
+    named, target = [testing.WRITE_TARGET], testing.WRITE_TARGET
+    told = (
+        rf"`ordered` was told of '{target}' without a resource, and the function calls it in a function that is marked "
+        rf"with 'slot': .*name them with its resource: `{{'slot': \['{target}'\]}}`"
+    )
+    with pytest.warns(OrderingWarning, match=told):
+        assert waits(writes=named) == {"both"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert waits(writes={"slot": named}) == {"both", "named"}
+        # All that is marked is named too, or all that is named is marked; or nothing is both.
+        assert waits(writes=named, reads=[testing.READ_TARGET]) == {"both", "named"}
+        jax.jit(ordered(program, writes=named)).lower(testing.slot(0), X)
+        jax.jit(ordered(lambda token: (testing.write(token, 1.0), read(token)), writes=named)).lower(testing.slot(0))
 
 
 def test_a_function_without_accesses_lowers_to_the_same_text():
@@ -623,6 +651,44 @@ def test_a_checkpoint_around_an_ordered_function_makes_no_access_again(function,
     assert [(one.op, one.value) for one in got[1]] == [(one.op, one.value) for one in wanted[1]]
 
 
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("loop", ["none", "scan", "while"])
+def test_callbacks_with_ordered_effects_are_in_order_with_those_without(loop, opaque):
+    """JAX puts those with ordered effects in order among themselves, and `ordered` all of them."""
+    seen = []
+
+    def add(name, value=None):
+        return lambda *_: seen.append(name) or value
+
+    push = writes("queue", opaque=opaque)(lambda name: io_callback(add(name), None, ordered=True))
+    put = writes("queue", opaque=opaque)(lambda name, x: io_callback(add(name), None, x, ordered=True))
+    pull = writes("queue")(lambda name: io_callback(add(name, np.float32(0)), SCALAR))
+
+    def fn(x):
+        put("a", late(x)[0])
+        pull("b")
+        push("c")
+        match loop:
+            case "scan":
+                jax.lax.scan(lambda c, _: (c, (pull("d"), push("e"))[0]), 0, length=2)
+            case "while":
+                jax.lax.fori_loop(0, x[0] * 0 + 2, lambda _, c: (pull("d"), push("e"), c)[2], 0)
+        pull("f")
+        put("g", late(x, 2)[0])
+        return pull("h")
+
+    def runs(step):
+        seen.clear()
+        jax.block_until_ready(step(X))
+        jax.effects_barrier()
+        return "".join(seen)
+
+    expected = "abc" + "dede" * (loop != "none") + "fgh"
+    step = jax.jit(ordered(fn))
+    assert [runs(step) for _ in range(3)] == [expected] * 3
+    assert runs(jax.jit(fn)) != expected
+
+
 def test_ordered_effects_and_prints_are_left_as_they_are(capfd):
     def fn(token, x):
         jax.debug.print("first {}", read(token), ordered=True)
@@ -635,21 +701,160 @@ def test_ordered_effects_and_prints_are_left_as_they_are(capfd):
     assert re.findall(r"\w+ \d", capfd.readouterr().out)[-2:] == ["first 0", "second 1"]
 
 
-def test_an_opaque_function_is_one_access(slots):
-    @writes("slot", opaque=True)
-    def both(token, x):
-        testing.write(token, x)
-        return x + testing.read(token)
+def native_primitive(name, *, writes_late):
+    """A primitive of somebody else: its calls appear when it is lowered. It writes slot 0, and gives what it is given."""
+    primitive = _private.Primitive(name)
+    primitive.def_abstract_eval(lambda x: x)
+
+    def lowered(x):
+        value = 1.0 + late(jnp.asarray(X), 3 * writes_late)[0] * 0
+        testing.write(jnp.int32(0), value)  # without an operand of the primitive, and without a result
+        return x + 0
+
+    mlir.register_lowering(primitive, mlir.lower_fun(lowered, multiple_results=False))
+    batching.primitive_batchers[primitive] = lambda args, dims: (primitive.bind(*args), *dims)
+    return primitive
+
+
+hidden_write = native_primitive("test_hidden_write", writes_late=True)
+
+
+def opaque_visible(token, x):
+    testing.write(token, 1.0 + late(x)[0] * 0)
+    return testing.read(token)  # needs nothing of the write
+
+
+def opaque_without_operands(token, x):
+    testing.write(jnp.int32(0), 1.0 + late(jnp.asarray(X))[0] * 0)
+    return testing.read(jnp.int32(0))
+
+
+def opaque_hidden(token, x):
+    hidden_write.bind(x)
+    return testing.read(token)
+
+
+def opaque_hidden_in_a_function_without_a_rule(token, x):
+    y = jax.custom_derivatives.linear_call(lambda r, y: hidden_write.bind(y), lambda r, ct: ct, (), jnp.float32(0))
+    return testing.read(token) + y
+
+
+OPAQUE = [
+    opaque_visible,
+    opaque_without_operands,
+    opaque_hidden,
+    opaque_hidden_in_a_function_without_a_rule,
+]
+
+
+@pytest.mark.parametrize("inside", OPAQUE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("around", ["plain", "scan", "jit", "vmap outside"])
+def test_calls_of_an_opaque_function_that_give_nothing_to_its_results_are_in_order(inside, around, slots):
+    whole = writes("slot", opaque=True)(inside)
+    look = reads("slot")(testing.read)
 
     def fn(token, x):
-        both(token, 1.0 + late(x)[0] * 0)
-        return reads("slot")(lambda: testing.read(token))(), both(token, jnp.float32(2))
+        before = look(token, late(x))
+        if around == "scan":
+            _, (inner, within) = jax.lax.scan(lambda c, _: (c, (whole(token, x), look(token))), 0, length=2)
+            inner, within = inner[0], within[0]
+        else:
+            inner, within = (jax.jit(whole) if around == "jit" else whole)(token, x), look(token)
+        writes("slot")(testing.write)(token, 5.0)
+        return before, inner, within, look(token), late(x, 6)[0] * 0
 
-    text = compiled.text(ordered(fn), testing.slot(0), X)
-    # jax 0.10.0 leaves one on a constant: which platform it is.
+    step = jax.jit(ordered(fn))
+    if around == "vmap outside":
+        step = jax.jit(lambda token, x: jax.tree.map(lambda y: y[0], jax.vmap(ordered(fn), (None, 0))(token, x[None])))
+    for _ in range(3):
+        (*values, _), log = run(step, testing.slot(0), X)
+        assert values == [0, 1, 1, 5]
+        assert log[-2:] == ["w5", "r5"]
+    if around != "vmap outside":
+        assert run(jax.jit(fn), testing.slot(0), X)[0][:4] != [0, 1, 1, 5]
+        assert not audit(ordered(fn), testing.slot(0), X).races
+
+
+def test_an_opaque_function_runs_in_one_branch_that_xla_keeps(slots):
+    whole = writes("slot", opaque=True)(hidden_write.bind)
+    look = reads("slot")(testing.read)
+    text = compiled.text(ordered(lambda token, x: (look(token), whole(x), look(token))), testing.slot(0), X)
     found = compiled.instructions(text, "conditional")
-    assert all(each.operands[0].startswith("constant") for each in found)
-    assert run(jax.jit(ordered(fn)), testing.slot(0), X)[0][0] == 1
+    # jax 0.10.0 leaves one on a constant: which platform it is.
+    assert sum(not each.operands[0].startswith("constant") for each in found) == 1
+
+
+def test_what_an_opaque_function_does_under_other_marks_and_names_is_in_order_too(slots):
+    @writes("all", opaque=True)
+    def both(token, x):
+        writes("other")(testing.write)(token, 1.0 + late(x)[0] * 0)
+        return testing.read(testing.slot(1))
+
+    def fn(token, x):
+        return both(token, x), reads("other")(testing.read)(token)
+
+    for _ in range(3):
+        assert run(jax.jit(ordered(fn)), testing.slot(0), X)[0] == (0, 1)
+    assert run(jax.jit(fn), testing.slot(0), X)[0] != (0, 1)
+
+    named = {"reads": {"other": [testing.READ_TARGET]}, "writes": {"other": [testing.WRITE_TARGET]}}
+    whole = writes("all", opaque=True)(opaque_visible)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step = jax.jit(ordered(lambda token, x: (whole(token, x), testing.read(token)), **named))
+        assert run(step, testing.slot(0), X)[0] == (1, 1)
+
+
+def test_a_last_write_in_an_opaque_function_happens(slots):
+    seen = []
+
+    @writes("file", opaque=True)
+    def save(x):
+        jax.pure_callback(lambda x: seen.append(float(x)) or x, SCALAR, x)
+        return x + 1
+
+    jax.jit(ordered(lambda x: (save(x), x)[1]))(jnp.float32(3)).block_until_ready()
+    assert seen == [3]
+
+
+def test_derivatives_from_outside_of_an_opaque_function_see_what_it_sees(slots):
+    whole = writes("slot", opaque=True)(lambda x, token, y: matrix(None)(x, token, late(y)))
+
+    def fn(x, token, y):
+        write_slot = writes("slot")(testing.write)
+        write_slot(token, 2.0)
+        a = whole(x, token, y)
+        write_slot(token, 3.0)
+        return a * a
+
+    for step in (ordered(jax.grad(fn)), jax.grad(ordered(fn))):
+        testing.reset()
+        assert jax.jit(step)(jnp.float32(5), testing.slot(0), X) == 2 * 5 * 2 * 2
+    hidden = writes("slot", opaque=True)(hidden_write.bind)
+    with pytest.raises(
+        TypeError, match=r"the derivative of `test_hidden_write` at .*test_ordered.py:\d+.*Differentiate"
+    ):
+        jax.grad(ordered(lambda x, token: (writes("slot")(testing.write)(token, 1.0), hidden(x))[1]))(
+            1.0, testing.slot(0)
+        )
+
+
+def test_an_opaque_function_returns_keys_tokens_and_arrays_over_a_mesh(slots):
+    whole = writes("slot", opaque=True)
+
+    def fn(token, x):
+        key = whole(lambda token: (testing.write(token, 1.0), jax.random.key(3))[1])(token)
+        xla_token = whole(lambda token: (testing.write(token, 2.0), jax.lax.create_token())[1])(token)
+        return key, reads("slot")(testing.read)(token), jax.lax.after_all(xla_token)
+
+    key, value, _ = jax.jit(ordered(fn))(testing.slot(0), X)
+    assert (key, value) == (jax.random.key(3), 2)
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2])
+    x = jax.device_put(jnp.arange(4.0), NamedSharding(mesh, PartitionSpec("i")))
+    twice = whole(lambda x: x * 2 + 0 * testing.read(testing.slot(0)))
+    y = jax.jit(ordered(twice))(x)
+    assert y.sharding == x.sharding
+    assert y.tolist() == [0, 2, 4, 6]
 
 
 def test_an_operation_with_accesses_inside_that_has_no_rule_is_an_error_with_the_line():
@@ -660,29 +865,66 @@ def test_an_operation_with_accesses_inside_that_has_no_rule_is_an_error_with_the
         jax.jit(ordered(fn)).lower(1.0)
 
 
-def test_tokens_of_xla_and_refs_pass(slots):
+def test_a_call_that_returns_only_a_token_of_xla_is_waited_for():
+    """The write is before the read by the token of the call between them alone."""
+
+    @writes("slot")
+    def fence(x):
+        return jax.ffi.ffi_call("test_fence", _private.abstract_token, has_side_effect=True)(x)
+
     def fn(token, x):
-        ref = jax.new_ref(x)
-        ref[...] = read(token) + x
-        write(token, 4.0)
-        xla_token = jax.lax.create_token()
-        ref[...] += read(token)
-        return ref[...], jax.lax.after_all(xla_token)
+        writes("slot")(testing.write)(token, 1.0, label="w")
+        return fence(x), reads("slot")(testing.read)(token, label="r")
 
-    assert jax.jit(lambda token, x: ordered(fn)(token, x)[0])(testing.slot(0), jnp.float32(1)) == 5
+    eqns = jax.make_jaxpr(ordered(fn))(testing.slot(0), X).eqns  # there is no such target to compile it with
+    written, fenced, seen = (eqn for eqn in eqns if eqn.primitive.name in {"jit", "pjit"})
+    waits = {eqn.outvars[0]: eqn.invars[1:] for eqn in eqns if eqn.primitive.name == "entangle"}
+    assert waits[fenced.invars[0]] == written.outvars
+    assert waits[seen.invars[-1]] == fenced.outvars
 
-    def in_a_loop(token, x):
-        ref = jax.new_ref(x)
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_refs_are_read_and_written_as_the_function_says(opaque, jitted, slots):
+    """Refs that the function makes, is given and closes over, in marked functions too, in a loop and in straight code."""
+
+    @writes("slot", opaque=opaque)
+    def count(ref, token, x):
+        testing.write(token, ref[...] + 1 + late(x)[0] * 0)
+        ref[...] = testing.read(token)
+
+    closed_over = jax.new_ref(jnp.float32(10))
+
+    def fn(given, token, x):
+        own = jax.new_ref(jnp.float32(20))
+        count(own, token, x)
+        count(given, token, x)
+        given[...] += reads("slot")(testing.read)(token)
 
         def body(c, k):
-            write(token, k)
-            ref[...] += read(token)
+            writes("slot")(testing.write)(token, k)
+            own[...] += reads("slot")(testing.read)(token)
             return c, None
 
         jax.lax.scan(body, 0, jnp.arange(3.0))
-        return ref[...]
+        count(closed_over, token, x)
+        return own[...], reads("slot")(testing.read)(token)
 
-    assert jax.jit(ordered(in_a_loop))(testing.slot(0), jnp.float32(1)) == 4
+    given = jax.new_ref(jnp.float32(1))
+    step = ordered(fn)
+    if jitted:
+        step = jax.jit(lambda given, token, x: ordered(fn)(given, token, x))
+    own, seen = step(given, testing.slot(0), X)
+    assert (own, given[...], closed_over[...], seen) == (21 + 3, 4, 11, 11)
+
+
+def test_tokens_of_xla_pass(slots):
+    def fn(token, x):
+        xla_token = jax.lax.create_token()
+        write(token, 4.0)
+        return read(token) + x, jax.lax.after_all(xla_token)
+
+    assert jax.jit(lambda token, x: ordered(fn)(token, x)[0])(testing.slot(0), jnp.float32(1)) == 5
 
 
 def test_what_is_no_array_stays_what_it_is():
@@ -794,10 +1036,21 @@ def test_compiled_ahead_of_time_and_exported_it_is_as_it_was(slots):
 
 
 def test_where_jit_is_disabled_it_is_enabled_again(slots):
+    def loop(token, x):
+        def body(c, k):
+            write(token, k + late(x)[0] * 0)
+            return c, jax.lax.cond(k > 0, lambda: read(token), lambda: jnp.float32(-1))
+
+        return jax.lax.scan(body, 0, jnp.arange(3.0))[1], read(token)
+
     with jax.disable_jit():
         (before, after, _), log = run(ordered(program), testing.slot(0), X)
+        in_a_loop = run(ordered(loop), testing.slot(0), X)
+        assert audit(program, testing.slot(0), X).races
+        assert not audit(ordered(program), testing.slot(0), X).races
     assert (before, after) == (0, 1)
     assert log == ["r0", "w1", "r1"]
+    assert in_a_loop == (([-1, 1, 2], 2), ["w0", "w1", "r1", "w2", "r2", "r2"])
 
 
 def test_errors_say_what_is_wrong():
@@ -815,3 +1068,39 @@ def test_errors_say_what_is_wrong():
         ValueError, match=r"the handle of 'entangle_testing_write' is operand 4, and the call at .*test.* has 2"
     ):
         jax.jit(ordered(program, writes=[(testing.WRITE_TARGET, 4)])).lower(testing.slot(0), X)
+
+
+def test_calls_that_an_inner_ordered_was_told_of_are_in_order_in_an_outer_one(slots):
+    both = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
+
+    def twice(token, x):
+        return jax.lax.scan(lambda c, _: (c, testing.read(token, x)), None, length=2)[1]
+
+    look, change = ordered(twice, reads=both["reads"]), ordered(testing.write, writes=both["writes"])
+
+    def fn(token, x):
+        before = look(token, late(x))
+        change(token, 1.0)
+        return *before, *look(token, x), late(x, 6)[0] * 0
+
+    for _ in range(3):
+        (*values, _), _ = run(jax.jit(ordered(fn)), testing.slot(0), X)
+        assert values == [0, 0, 1, 1]
+    assert not races(ordered(fn), testing.slot(0), X)
+    assert races(fn, testing.slot(0), X)
+
+
+def test_a_call_waits_by_the_handle_of_its_mark_not_by_an_operand_that_it_drops(slots):
+    primitive = _private.Primitive("test_read_with_a_hint")
+    primitive.def_abstract_eval(lambda hint, token: jax.core.ShapedArray((), jnp.float32))
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda hint, token: testing.read(token), multiple_results=False))
+    look = reads("slot", handle="token")(lambda hint, token: jax.jit(primitive.bind)(hint, token))
+
+    def fn(token, x):
+        write(token, 1.0 + late(x)[0] * 0)
+        return look(jnp.int8(x[0]), token), late(x, 6)[0] * 0
+
+    for _ in range(3):
+        (value, _), _ = run(jax.jit(ordered(fn)), testing.slot(0), X)
+        assert value == 1
+    assert not races(ordered(fn), testing.slot(0), X)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from entangle_jax import audit, ordered
-from entangle_jax._audit import COMPILED
 
 LATEST = programs.LATEST
 RUNS = 3
@@ -39,12 +38,18 @@ def test_no_random_program_reads_a_wrong_value_or_writes_in_a_wrong_order(progra
     assert not report.races, str(report)
 
 
-@pytest.mark.parametrize(
-    "program", [[("scan", 3, [("write", 1, 0), ("read", 0, 0), ("fori_loop", 1, [("read", 1, LATEST)])])]], ids=str
-)
+FOUND = [
+    # Reads that may not run, in a loop, before the write of the next iteration and after the loop.
+    [("scan", 3, [("write", 1, 0), ("read", 0, 0), ("fori_loop", 1, [("read", 1, LATEST)])])],
+    [("scan", 1, [("write", 1, 0), ("fori_loop", 1, [("read", 1, 0)])]), ("write", 1, 0)],
+    [("scan", 2, [("write", 1, 0), ("cond", 1, [("read", 1, LATEST)], [])]), ("write", 1, 0)],
+]
+
+
+@pytest.mark.parametrize("program", FOUND, ids=str)
 def test_what_random_programs_have_found_is_in_order(program):
-    """Reads in a loop inside of a loop, before the write of the next iteration."""
-    assert not [race for race in audit_of_what_runs_right(program).races if race.first.program == COMPILED]
+    report = audit_of_what_runs_right(program)
+    assert not report.races, str(report)
 
 
 def some_of_class(kind, count):

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
 
 import entangle_jax
-from entangle_jax import audit, reads, testing, writes
+from entangle_jax import _private, audit, reads, testing, writes
 
 # In the order in which they import each other.
 MODULES = [f"_ordering.{name}" for name in ("jaxprs", "accesses", "objects", "plan", "world", "evaluate", "rules")] + [
@@ -107,6 +108,15 @@ def cond(token, x):
 
 def reading_cond(token, x):
     return jax.lax.cond(x[0] > 0, lambda: read(token, x), lambda: jnp.float32(0))
+
+
+def reads_that_may_not_run(token, x):
+    def body(c, k):
+        write(token, k)
+        looped = jax.lax.while_loop(lambda s: s < x[1], lambda s: s + 1 + read(token, x), jnp.float32(0))
+        return c, (looped, reading_cond(token, x))
+
+    return jax.lax.scan(body, 0, jnp.arange(3.0))[1]
 
 
 def jit(token, x):
@@ -214,6 +224,45 @@ def last_write(ordered):
         jax.jit(ordered(lambda x, result=result: (save(x), result(x))[1]))(jnp.float32(1)).block_until_ready()
         jax.effects_barrier()
         assert seen
+
+
+def opaque(ordered):
+    """Calls in it that give nothing to its results: in order, and before what comes after it."""
+    whole = writes("slot", opaque=True)(lambda token, x: (testing.write(token, x[0]), testing.read(token))[1])
+
+    def fn(token, x):
+        return read(token, x), whole(token, jnp.sort(x)), read(token)
+
+    proven(ordered(fn), testing.slot(0), X)
+
+
+def opaque_last_write(ordered):
+    seen = []
+    save = writes("file", opaque=True)(
+        lambda x: (jax.pure_callback(lambda x: seen.append(1) or x, SCALAR, x), x + 1)[1]
+    )
+    jax.jit(ordered(lambda x: (save(x), x)[1]))(jnp.float32(1)).block_until_ready()
+    jax.effects_barrier()
+    assert seen
+
+
+def opaque_resources(ordered):
+    whole = writes("all", opaque=True)(lambda token, x: (write(token, x[0]), jnp.float32(0))[1])
+    proven(ordered(lambda token, x: (whole(token, jnp.sort(x)), read(token))), testing.slot(0), X)
+
+
+def opaque_primitives(ordered):
+    """Two operations in it, each with a call that needs none of its operands and gives nothing to its results."""
+    primitive = _private.Primitive("test_two_calls")
+    primitive.def_abstract_eval(lambda x: x)
+
+    def lowered(x):
+        testing.write(jnp.int32(0), jnp.sort(jnp.asarray(X))[0].astype(jnp.float32))
+        return x + 0
+
+    mlir.register_lowering(primitive, mlir.lower_fun(lowered, multiple_results=False))
+    whole = writes("slot", opaque=True)(lambda x: primitive.bind(primitive.bind(x)))
+    proven(ordered(lambda token, x: (read(token, x), whole(x), read(token))), testing.slot(0), X)
 
 
 def volatile(ordered):
@@ -331,12 +380,14 @@ def batched_rule(ordered):
 
 
 CHECKS = {
-    "straight": straight, "unknown_handle": unknown_handle, "callbacks": callbacks, "without_operands": without_operands, "last_write": last_write, "volatile": volatile,
+    "straight": straight, "unknown_handle": unknown_handle, "callbacks": callbacks, "without_operands": without_operands, "last_write": last_write,
+    "opaque": opaque, "opaque_last_write": opaque_last_write, "opaque_resources": opaque_resources, "opaque_primitives": opaque_primitives,
+    "volatile": volatile,
     "derivative": derivative, "backward": backward, "tangent": tangent, "recomputed": recomputed, "recomputed_around": recomputed_around,
     "recomputed_loop": recomputed_loop, "batched_branch": batched_branch,
     "batched_rule": batched_rule,
     **{f.__name__: around(f) for f in (
-        scan, reading_scan, while_, while_with_calls, cond, reading_cond, jit, checkpoint, custom_jvp, custom_vjp, custom_vmap,
+        scan, reading_scan, while_, while_with_calls, cond, reading_cond, reads_that_may_not_run, jit, checkpoint, custom_jvp, custom_vjp, custom_vmap,
         linear_solve, shard_map,
     )},
 }  # fmt: skip
@@ -364,7 +415,7 @@ WORLD, EVALUATE, THE_RULES, PLAN, OBJECTS = (
 MUTATIONS = {
     **{f"no rule: {old}": (THE_RULES, old, '@_rule("none")', check) for old, check in RULES.items()},
     **{f"no flow: {old}": (PLAN, old, "", check) for old, check in FLOWS.items()},
-    "an access does not wait": (EVALUATE, "moved = _waiting([ins[i] for i in which], waits)", "moved = [ins[i] for i in which]", "straight"),
+    "an access does not wait": (EVALUATE, "ins[one] = _waiting(ins[one], waits)", "pass", "straight"),
     "nothing waits for writes": (WORLD, "for one in (*past.writes, *(past.reads if writes else ())):", "for one in past.reads if writes else ():", "straight"),
     "a write does not wait for reads": (WORLD, "*(past.reads if writes else ())", "*()", "straight"),
     "a read is forgotten": (WORLD, "else replace(past, reads=(*past.reads, *witnesses))", "else past", "straight"),
@@ -372,7 +423,8 @@ MUTATIONS = {
     "a write is forgotten": (WORLD, "Past(witnesses, (), kept) if writes", "past if writes", "straight"),
     "a body does not wait for writes before it": (WORLD, "writes = _token(past.writes)", "writes = None", "reading_cond"),
     "a body does not wait for reads before it": (WORLD, "else _token(past.reads) if past.reads else writes", "else writes", "jit"),
-    "what stands for all does not stand for reads": (WORLD, "else entangle(_zero(), *past.reads, *earlier)", "else entangle(_zero(), *earlier)", "scan"),
+    "what stands for all does not stand for reads": (WORLD, "entangle(_zero(), *past.writes, *past.reads)", "entangle(_zero(), *past.writes)", "scan"),
+    "what stands for all stands for reads alone": (WORLD, "entangle(_zero(), *past.writes, *past.reads)", "entangle(_zero(), *past.reads)", "reads_that_may_not_run"),
     "a reading loop forgets the iterations before": (WORLD, "*past.reads, *earlier)", "*past.reads)", "reading_scan"),
     "reads in a body are forgotten": (WORLD, "else replace(past, reads=(*past.reads, everything))", "else past", "reading_scan"),
     "writes in a body are forgotten": (WORLD, "Past((writes,), (everything,), kept)", "past", "jit"),
@@ -382,7 +434,12 @@ MUTATIONS = {
     "a loop's end is forgotten": (THE_RULES, "return self._world.left(self._cells, tokens, kept=kept)", "return self._world", "scan"),
     "a call without operands does not wait": (EVALUATE, "*(waits or [jnp.zeros((), jnp.int32)])", "jnp.zeros((), jnp.int32)", "callbacks"),
     "a call without results is not waited for": (EVALUATE, "return outs, world.after(cells, (witness,), kept=step.kept)", "return outs, world", "callbacks"),
-    "a branch's token does not stand for the call in it": (EVALUATE, "*([outs[i] for i in witnesses] or [jnp.ones((), jnp.int32)])", "jnp.ones((), jnp.int32)", "without_operands"),
+    "a branch's token does not stand for the call in it": (EVALUATE, "*(made or [jnp.ones((), jnp.int32)])", "jnp.ones((), jnp.int32)", "without_operands"),
+    "what an opaque function hides is in no branch": (EVALUATE, "(step.hides and not step.alone) or ", "", "opaque"),
+    "calls in an opaque function are in no order": (EVALUATE, "if step.inside is None else", "if True else", "opaque"),
+    "what is seen in an opaque function is not kept": (EVALUATE, "return [*outs, *world.waits(dict.fromkeys(cells, True))]", "return outs", "opaque_last_write"),
+    "what an opaque function touches under other marks is forgotten": (PLAN, "self._access(eqn, ins, named, marks, inside.touches)", "self._access(eqn, ins, named, marks)", "opaque_resources"),
+    "an operation in an opaque function makes one call": (PLAN, "any(mark.opaque for mark in marks) and accesses.hides(eqn)\n", "False\n", "opaque_primitives"),
     "a last write is lost": ("_ordered", "    if unkept:\n", "    if False:\n", "last_write"),
     "a result does not wait for a last write": ("_ordered", "results[i] = entangle(results[i], *writes)", "pass", "last_write"),
     "an unknown handle is another object": (OBJECTS, "    if forwards(eqn):\n", '    if eqn.primitive.name == "dynamic_slice":\n        return [frozenset({(("other", 0), WHOLE)})]\n    if forwards(eqn):\n', "unknown_handle"),

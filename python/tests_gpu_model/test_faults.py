@@ -1,12 +1,11 @@
 """A driver that answers errors, and handlers that do: a clear error each time, no crash, no garbage."""
 
 import contextlib
+import functools
+import json
 import os
-import select
-import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import jax
@@ -143,21 +142,15 @@ def test_a_handler_that_fails_in_a_branch_breaks_the_graph_that_it_is_recorded_i
 
 
 # ------------------------------------------------------------------------------------------------ each call in turn
-# What XLA itself makes of a call of its own that fails. Not one of these is a call of ours.
+# What XLA itself makes of calls of its own that fail. A test below says that it is exactly this.
 XLA_ENDS = {
     "cuCtxSetCurrent": "XLA checks that it is on the device",
     "cuModuleGetGlobal": "XLA checks that the constants of a program are there",
     "cuPointerGetAttribute": "XLA checks what memory it copies from",
-    "cuEventRecord": "XLA lets go of memory that is still being copied to",
-    "cuLaunchHostFunc": "XLA lets go of memory that is still being copied to",
-    "cuStreamWaitEvent": "XLA lets go of memory that is still being copied to",
     "hipSetDevice": "XLA checks that it is on the device",
     "hipModuleGetGlobal": "XLA checks that the constants of a program are there",
-    "hipEventRecord": "XLA lets go of memory that is still being copied to",
-    "hipLaunchHostFunc": "XLA lets go of memory that is still being copied to",
-    "hipStreamWaitEvent": "XLA lets go of memory that is still being copied to",
 }
-"""It ends the process, with a failed check or because memory was written to after it was freed. The reasons are where it happens."""
+"""It ends the process."""
 
 XLA_IGNORES = {
     "cuStreamWaitEvent": "a stream goes on before another one is ready",
@@ -169,94 +162,88 @@ XLA_IGNORES = {
     "hipLaunchHostFunc": "nothing waits for a copy of a result to the host",
     "hipMemcpyDtoHAsync": "a result is not copied to the host",
 }
-"""It logs the error, or not even that, and a program may return a wrong value."""
+"""A program returns a wrong value without an error, or writes to memory that was freed, which may end the process."""
 
 XLA_ALWAYS_ENDS = {"cuCtxSetCurrent", "hipSetDevice"}
 """Wherever it fails. There are many."""
 
-PARTS = 4
-SECONDS = 60
-"""A case that takes longer hangs."""
+PARTS, TRIES = 8, 3
 
 
-class Faulty:
-    """`faulty.py` on some cases, in as many processes as it takes."""
-
-    def __init__(self, mode):
-        self.mode = mode or "none"
-
-    def cases(self):
-        """All calls of the driver that the program makes."""
-        command = [sys.executable, "-P", HERE / "faulty.py", self.mode]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240, env=PERMISSIVE)
-        return done.stdout.split()
-
-    def outcomes(self, cases):
-        """For each case: whose call it was, and what came of it."""
-        found = {}
-        while cases:
-            found |= (some := self._until_it_ends(cases))
-            cases = cases[len(some) :]
-        return found
-
-    def _until_it_ends(self, cases):
-        command = [sys.executable, "-P", HERE / "faulty.py", self.mode, *cases]
-        found, begun = {}, None
-        with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=PERMISSIVE
-        ) as process:
-            for line in lines_of(process):
-                case, *rest = line.split(maxsplit=3)
-                if case == "begin":
-                    begun = rest[0]
-                    continue
-                found[case] = rest
-                if rest[1].endswith("!"):
-                    break  # XLA cannot go on in this process
-            process.kill()
-            # One that ends a process in which others have failed before may do so for them: it is tried again, alone.
-            if begun not in found and not found:
-                errors.seek(0)
-                said = errors.read()
-                ours = model.OURS in said.rpartition("fails as asked, in ")[2].partition("\n")[0]
-                outcome = "hangs" if process.wait() == -signal.SIGKILL else "ended"
-                found[begun] = ["ours" if ours else "XLA's", outcome, said[-2000:]]
-        return found
+def faulty(mode, *cases):
+    """What `faulty.py` prints, line by line."""
+    command = [sys.executable, "-P", HERE / "faulty.py", mode or "none", *cases]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=PERMISSIVE)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def lines_of(process):
-    """What it prints, as long as it prints something in time."""
-    while select.select([process.stdout], [], [], SECONDS)[0] and (line := process.stdout.readline()):
-        yield line
+def of_which(case):
+    """The function that fails there."""
+    return case.partition(":")[0].removesuffix("_v2")
+
+
+@functools.cache
+def cases(mode):
+    """Each call of each function that the program makes; of one whose every failure ends the process, every tenth call."""
+    (found,) = faulty(mode)
+    assert len(set(map(of_which, found))) > 12
+    always = [case for case in found if of_which(case) in XLA_ALWAYS_ENDS]
+    left_out = set(always) - set(always[::10])
+    return [case for case in found if case not in left_out]
+
+
+@functools.cache
+def outcomes(mode, part):
+    return faulty(mode, *cases(mode)[part::PARTS])
+
+
+def is_known_of_xla(found):
+    known = {"ended": XLA_ENDS | XLA_IGNORES, "WRONG": XLA_IGNORES}.get(found["outcome"], ())
+    return found["whose"] == "XLA" and of_which(found["case"]) in known
 
 
 def expect_an_error_or_the_right_answer(outcomes):
-    wrong = {}
-    for case, (whose, outcome, *message) in outcomes.items():
-        function = case.partition(":")[0].removesuffix("_v2").removesuffix("_ptsz")
-        right = outcome in {"right", "right!", "error", "error!"} and message != ["NO MESSAGE"]
-        known = {"ended": XLA_ENDS, "WRONG": XLA_IGNORES, "WRONG!": XLA_IGNORES}.get(outcome, ())
-        if not (right or (whose == "XLA's" and function in known)):
-            wrong[case] = (whose, outcome, *message)
-    assert not wrong
+    for found in outcomes:
+        is_error = found["outcome"] == "error" and found["message"]
+        assert found["outcome"] == "right" or is_error or is_known_of_xla(found), found
+        if found["whose"] == "ours":
+            assert of_which(found["case"]) in found["message"], found
+            assert found["next"] == "right", found
 
 
 @pytest.mark.parametrize("mode", [None, "CONCURRENT"])
 def test_of_some_calls_that_fail_there_is_an_error_or_the_right_answer(mode):
     """In each of a few places. Not where XLA is known to end the process: that is seen below."""
-    faulty = Faulty(mode)
-    cases = [case for case in faulty.cases() if case.partition(":")[0].removesuffix("_v2") not in XLA_ENDS]
-    expect_an_error_or_the_right_answer(faulty.outcomes(cases[::40]))
+    some = [case for case in cases(mode) if of_which(case) not in XLA_ENDS | XLA_IGNORES]
+    expect_an_error_or_the_right_answer(faulty(mode, *some[:: len(some) // 6]))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("mode", [None, "CONCURRENT"])
-def test_whatever_call_the_driver_fails_there_is_an_error_or_the_right_answer(mode, part):
-    """Each call of each function that a program makes, in turn; of those that end the process, every tenth one."""
-    faulty = Faulty(mode)
-    cases = faulty.cases()
-    assert len({case.partition(":")[0] for case in cases}) > 12
-    ends = [case for case in cases if case.partition(":")[0].removesuffix("_v2") in XLA_ALWAYS_ENDS]
-    left_out = set(ends) - set(ends[::10])
-    expect_an_error_or_the_right_answer(faulty.outcomes([case for case in cases if case not in left_out][part::PARTS]))
+def test_whatever_call_the_driver_fails_there_is_an_error_or_the_right_answer(part):
+    """Each call in turn. The first run of the program is done without its graph, so calls without a graph are among them."""
+    expect_an_error_or_the_right_answer(outcomes("CONCURRENT", part))
+
+
+@pytest.mark.long
+def test_whatever_call_the_driver_fails_without_a_graph_there_is_an_error_or_the_right_answer():
+    """Every fourth call."""
+    expect_an_error_or_the_right_answer(faulty(None, *cases(None)[::4]))
+
+
+@pytest.mark.long
+def test_what_xla_does_wrong_is_exactly_what_is_listed(gpu):
+    """Should XLA mend one of them, the lists and docs/gpu.md say too little good of it."""
+    here = {"cuda": "cu", "rocm": "hip"}[gpu]
+    ignored, ending = ({name for name in known if name.startswith(here)} for known in (XLA_IGNORES, XLA_ENDS))
+    every = [found for part in range(PARTS) for found in outcomes("CONCURRENT", part)]
+    for _ in range(TRIES):  # whether a value is wrong if nothing waits for it is a matter of time
+        if again := ignored - functions(every, "WRONG"):
+            every += faulty("CONCURRENT", *(case for case in cases("CONCURRENT") if of_which(case) in again))
+    assert functions(every, "WRONG") == ignored
+    assert functions(every, "ended") - ignored == ending
+
+
+def functions(outcomes, outcome):
+    """Those with a call of which that comes."""
+    return {of_which(found["case"]) for found in outcomes if found["outcome"] == outcome}

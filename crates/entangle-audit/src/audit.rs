@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::graph::{Dependence, Node, Part};
-use crate::hlo::{Instruction, Module, Source};
+use crate::hlo::{Instruction, Module, Opcode, Source};
 use crate::objects::{Access, Arguments, Objects, Touched};
 
 /// A path of computations longer than this is shortened.
@@ -170,6 +170,25 @@ impl Audit {
     #[must_use]
     pub fn calls(&self) -> &[Call] {
         &self.calls
+    }
+
+    /// The types of a call's operands, such as `f32[3,4]`. Empty for an operand that is made where the call is, such as a constant or a
+    /// sum, and for one that is no array of a usual type.
+    ///
+    /// # Panics
+    /// There is no call at this position.
+    #[must_use]
+    pub fn operand_types(&self, call: usize) -> Vec<String> {
+        let site = self.dependence.calls[call].instruction;
+        let computations = &self.module.computations;
+        let around = &computations[computations.partition_point(|one| one.instructions.end <= site)];
+        let list = &self.module.instructions[around.instructions.clone()];
+        let operands = self.module.instructions[site].operands.iter().map(|&operand| &list[operand]);
+        let type_name = |operand: &Instruction| match operand.opcode {
+            Opcode::Parameter | Opcode::CustomCall | Opcode::GetTupleElement => operand.shape.type_name(),
+            _ => String::new(),
+        };
+        operands.map(type_name).collect()
     }
 
     /// For each call, when the program makes it: the order in which it was traced. Only of a program that is not optimized.

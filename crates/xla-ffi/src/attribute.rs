@@ -3,8 +3,8 @@
 use core::ffi::{c_int, c_void};
 use core::fmt;
 
-use crate::call::{bad_pointer, can_be_read, open, text, too_short};
-use crate::element::{DType, Element, Sealed};
+use crate::call::{bad_pointer, bytes, can_be_read, open, too_short};
+use crate::element::{DType, Element, Sealed, check_bools};
 use crate::error::{Code, Error};
 use crate::ffi;
 
@@ -73,7 +73,10 @@ impl<'a> Attributes<'a> {
     fn name(&self, index: usize) -> Result<&'a str, Error> {
         debug_assert!(index < self.len);
         // SAFETY: the list can be read and has that many names (`open`).
-        unsafe { text(*self.names.add(index)) }
+        let name = unsafe { bytes(*self.names.add(index)) }?;
+        core::str::from_utf8(name).map_err(|_| {
+            invalid(format!("the name of an attribute, `{}`, is not UTF-8", String::from_utf8_lossy(name)))
+        })
     }
 
     /// The names.
@@ -132,8 +135,14 @@ impl<'a> Attributes<'a> {
         // SAFETY: and as many values.
         let value = unsafe { *self.values.add(index) };
         match kind {
-            // SAFETY: a value of this type is a byte span.
-            ffi::ATTR_STRING => unsafe { text(value.cast()) }.map(Value::String),
+            ffi::ATTR_STRING => {
+                // SAFETY: a value of this type is a byte span.
+                let text = unsafe { bytes(value.cast()) }?;
+                core::str::from_utf8(text).map(Value::String).map_err(|_| {
+                    let (name, text) = (self.name(index).unwrap_or_default(), String::from_utf8_lossy(text));
+                    invalid(format!("attribute `{name}` is the string {text:?}, which is not UTF-8"))
+                })
+            }
             ffi::ATTR_SCALAR => {
                 // SAFETY: a value of this type is a scalar.
                 let scalar = unsafe { plain::<ffi::Scalar>(value.cast(), "XLA_FFI_Scalar") }?;
@@ -209,10 +218,7 @@ impl<'a> Array<'a> {
         }
         if <T as Sealed>::IS_BOOL {
             // SAFETY: as below, of bytes, which have any value.
-            let bytes = unsafe { core::slice::from_raw_parts(data.cast::<u8>(), self.len) };
-            if bytes.iter().any(|&byte| byte > 1) {
-                return Err(Error::frame("a bool among the attributes is neither 0 nor 1"));
-            }
+            check_bools("an attribute", unsafe { core::slice::from_raw_parts(data.cast::<u8>(), self.len) })?;
         }
         // SAFETY: not null (`new`) and aligned, and no larger than memory can be; the runtime says that this many elements of
         // this type stand there while the handler runs, and never changes them.

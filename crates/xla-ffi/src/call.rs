@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 use crate::attribute::Attributes;
-use crate::element::{DType, Element};
+use crate::element::{DType, Element, Sealed, check_bools};
 use crate::error::{Code, Error};
 use crate::ffi::{self, Mirror, SetByRuntime};
 use crate::view::Dims;
@@ -25,19 +25,14 @@ pub(crate) fn can_be_read<T>(ptr: *const T) -> bool {
     !ptr.is_null() && ptr.is_aligned()
 }
 
-/// Whether both pointers can be read, with one test for null and one of their alignment. `false` for some that can: for two addresses
-/// without a common bit, which a process has hardly ever, since its memory lies together.
+/// Whether something that is aligned to eight bytes can stand at each of these addresses, with one test for all. `false` for addresses in the
+/// upper half, where no process has any.
 #[inline]
-fn both_can_be_read<T>(one: *const T, other: *const T) -> bool {
-    one.addr() & other.addr() != 0 && (one.addr() | other.addr()).is_multiple_of(align_of::<T>())
-}
-
-/// [`can_be_read`] with one test, for what is aligned to eight bytes; `false` for addresses in the upper half, where no process has any.
-#[inline]
-fn can_be_read_in_user_space<T>(ptr: *const T) -> bool {
-    const { assert!(align_of::<T>() == 8) };
-    // Misaligned, one of the upper three bits is set, or 1 has become 2^61 - 1; null has become the largest number.
-    ptr.addr().rotate_right(3).wrapping_sub(1) >> 60 == 0
+fn all_can_be_read<const COUNT: usize>(addresses: [usize; COUNT]) -> bool {
+    // Of 0, this has the upper bits; of what is misaligned, some of the lower three.
+    let all = addresses.into_iter().fold(0, |all, address| all | address.wrapping_sub(8));
+    // Those three, and the uppermost one.
+    all.rotate_right(3) >> 60 == 0
 }
 
 /// Whether a call is one of the stage EXECUTE in which [`Call::is_in_place`] holds, before anything else is done with its frame: a handler that
@@ -50,7 +45,7 @@ fn can_be_read_in_user_space<T>(ptr: *const T) -> bool {
 #[must_use]
 #[inline]
 pub unsafe fn is_in_place(frame: *mut ffi::CallFrame) -> bool {
-    if !can_be_read_in_user_space(frame.cast_const()) {
+    if !all_can_be_read([frame.addr()]) {
         return false;
     }
     // SAFETY: a frame starts with its size.
@@ -59,8 +54,7 @@ pub unsafe fn is_in_place(frame: *mut ffi::CallFrame) -> bool {
     }
     // SAFETY: not null, aligned and long enough, and what it points to is as the C interface says.
     let call = Call { frame: unsafe { NonNull::new_unchecked(frame) }, lifetime: PhantomData };
-    let ffi::CallFrame { extension_start, stage, .. } = *call.frame();
-    if !extension_start.is_null() || stage != ffi::STAGE_EXECUTE {
+    if call.frame().stage != ffi::STAGE_EXECUTE {
         return false;
     }
     call.is_in_place()
@@ -193,19 +187,32 @@ impl<'a> Call<'a> {
     /// It is as quick as can be: `false` says only that something is not as it should be, a malformed frame included, and
     /// [`args`](Self::args) and [`rets`](Self::rets) say what.
     #[must_use]
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call of it would cost as much as a third of it")]
     pub fn is_in_place(&self) -> bool {
         let ffi::CallFrame { args, rets, .. } = self.frame();
-        let has_sizes = args.struct_size >= ffi::Args::END && rets.struct_size >= ffi::Rets::END;
+        if args.struct_size < ffi::Args::END || rets.struct_size < ffi::Rets::END {
+            return false;
+        }
+        // Most calls have one result, and then there is nothing to count.
+        if rets.size == 1 {
+            return args.size >= 1 && self.first_are_in_place(1);
+        }
         let has_operands = 0 < rets.size && rets.size <= args.size;
-        if !has_sizes || !has_operands {
+        has_operands && self.first_are_in_place(usize::try_from(rets.size).unwrap_or(1))
+    }
+
+    /// The same for the first ones, of which there is at least one.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call of it would cost as much as a quarter of it")]
+    fn first_are_in_place(&self, count: usize) -> bool {
+        let ffi::CallFrame { extension_start, args, rets, .. } = *self.frame();
+        let lists = [args.types.addr(), rets.types.addr(), args.items.addr(), rets.items.addr()];
+        if !all_can_be_read(lists) || !extension_start.is_null() {
             return false;
         }
-        if !both_can_be_read(args.types, rets.types) || !both_can_be_read(args.items, rets.items) {
-            return false;
-        }
-        let mut left = usize::try_from(rets.size).unwrap_or(1);
-        // There is one to look at. From the last to the first takes no other counter.
+        let mut left = count;
+        // From the last to the first takes no other counter.
         loop {
             let index = left - 1;
             // SAFETY: both lists can be read and have more than `index` types.
@@ -213,7 +220,7 @@ impl<'a> Call<'a> {
             // SAFETY: and as many entries.
             let items = unsafe { (*args.items.add(index), *rets.items.add(index)) };
             let (operand, result) = (items.0.cast::<ffi::Buffer>(), items.1.cast::<ffi::Buffer>());
-            if types != (ffi::ARG_BUFFER, ffi::ARG_BUFFER) || !both_can_be_read(operand, result) {
+            if types != (ffi::ARG_BUFFER, ffi::ARG_BUFFER) || !all_can_be_read([operand.addr(), result.addr()]) {
                 return false;
             }
             // SAFETY: entries of this type point to buffers, which start with their size.
@@ -405,25 +412,24 @@ fn wrong_stage(frame: &ffi::CallFrame, stages: &[Stage]) -> Error {
     )
 }
 
-/// The text of a byte span.
+/// The bytes of a byte span.
 ///
 /// # Safety
-/// `span` is null or points to a byte span whose bytes can be read for `'a`.
-pub(crate) unsafe fn text<'a>(span: *const ffi::ByteSpan) -> Result<&'a str, Error> {
+/// `span` is null, or misaligned, or points to a byte span whose bytes can be read for `'a`.
+pub(crate) unsafe fn bytes<'a>(span: *const ffi::ByteSpan) -> Result<&'a [u8], Error> {
     if !can_be_read(span) {
         return Err(Error::frame(format_args!("an attribute's name or text is at {span:p}")));
     }
     // SAFETY: not null and aligned; the caller vouches for the rest.
-    let span = unsafe { *span };
-    if span.len == 0 {
-        return Ok("");
+    let ffi::ByteSpan { ptr, len } = unsafe { *span };
+    if len == 0 {
+        return Ok(&[]);
     }
-    if span.ptr.is_null() {
-        return Err(Error::frame("an attribute's name or text is a null pointer"));
+    if ptr.is_null() || len > isize::MAX.cast_unsigned() {
+        return Err(Error::frame(format_args!("an attribute's name or text of {len} bytes is at {ptr:p}")));
     }
-    // SAFETY: the runtime says that `len` bytes stand at `ptr`.
-    let bytes = unsafe { core::slice::from_raw_parts(span.ptr.cast::<u8>(), span.len) };
-    core::str::from_utf8(bytes).map_err(|_| Error::frame("an attribute's name or text is not UTF-8"))
+    // SAFETY: not null, and no larger than memory can be; the runtime says that `len` bytes stand at `ptr`.
+    Ok(unsafe { core::slice::from_raw_parts(ptr.cast::<u8>(), len) })
 }
 
 /// Of operands: they may be read, and never written. XLA may have put them into read-only memory, or use them elsewhere.
@@ -440,6 +446,9 @@ pub trait Role: Copy + sealed::Role {}
 
 impl Role for Arg {}
 impl Role for Ret {}
+
+/// No memory holds more dimensions: they have eight bytes each.
+const MAX_RANK: i64 = i64::MAX / 8;
 
 /// The operands or the results of a call.
 #[derive(Clone, Copy)]
@@ -490,7 +499,7 @@ impl<'a, R: Role> Buffers<'a, R> {
     /// There is none, it is no buffer, or the frame is malformed.
     pub fn get(&self, index: usize) -> Result<Buffer<'a, R>, Error> {
         let buffer = self.open_at(index)?;
-        if buffer.rank < 0 || (buffer.rank > 0 && !can_be_read(buffer.dims)) {
+        if !(0..=MAX_RANK).contains(&buffer.rank) || (buffer.rank > 0 && !can_be_read(buffer.dims)) {
             return Err(Error::frame(format_args!(
                 "{} {index} has rank {} and dimensions at {:p}",
                 R::NAME,
@@ -570,8 +579,8 @@ impl<'a, R: Role> Buffer<'a, R> {
         if rank == 0 {
             return &[];
         }
-        // SAFETY: `Buffers::get` checked that the rank is not negative and the pointer can be read; the
-        // runtime says that `rank` sizes stand there.
+        // SAFETY: `Buffers::get` checked that the rank is one that memory can hold and the pointer can be read; the runtime says that `rank`
+        // sizes stand there.
         unsafe { core::slice::from_raw_parts(self.buffer.dims, rank) }
     }
 
@@ -621,6 +630,10 @@ impl Buffer<'_, Arg> {
         let source = self.host_elements::<T>()?;
         let count = self.elements()?;
         let mut copy = Vec::with_capacity(count);
+        if <T as Sealed>::IS_BOOL {
+            // SAFETY: as below, of bytes, which have any value.
+            check_bools("an operand", unsafe { core::slice::from_raw_parts(source.cast::<u8>(), count) })?;
+        }
         // SAFETY: `host_elements` checked type, pointer and alignment; the runtime says that the `count` elements
         // of an operand stand there, and a fresh vector overlaps with nothing.
         unsafe { core::ptr::copy_nonoverlapping(source, copy.as_mut_ptr(), count) };

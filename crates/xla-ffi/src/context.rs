@@ -3,7 +3,6 @@
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -66,17 +65,19 @@ impl<'a> Parameter<'a> for RunId {
 
 /// Memory of a GPU for the time of the call. There is none on the host, where a `Vec` serves.
 ///
-/// What was allocated is freed when this is dropped, in the order of the stream: work that the handler has enqueued still has it.
+/// What was allocated is freed when this is dropped, in the order of the stream: work that the handler has enqueued still has it. That is not so for
+/// work that is recorded into a CUDA or HIP graph, which is launched again later: a handler with
+/// [`Traits::COMMAND_BUFFER_COMPATIBLE`](crate::Traits::COMMAND_BUFFER_COMPATIBLE) takes its memory as a result of the call instead.
 pub struct Scratch<'a> {
     call: Call<'a>,
     allocated: Vec<(*mut c_void, usize)>,
 }
 
 impl Scratch<'_> {
-    /// Device memory of that size and alignment.
+    /// The address of device memory of that size and alignment, in bytes; it may be null if the size is 0.
     ///
     /// # Errors
-    /// The runtime has none.
+    /// The runtime has none left, or the call is not on a GPU.
     pub fn allocate(&mut self, bytes: usize, alignment: usize) -> Result<*mut c_void, Error> {
         let mut args = ffi::DeviceMemoryAllocateArgs::new();
         args.ctx = self.call.context();
@@ -85,7 +86,12 @@ impl Scratch<'_> {
         let allocate = function!(self.call, device_memory_allocate, "XLA_FFI_DeviceMemory_Allocate")?;
         // SAFETY: the runtime's own function, with the context that it gave.
         unsafe { self.call.ask(allocate, &raw mut args) }?;
-        self.allocated.push((args.data, bytes));
+        if !args.data.is_null() {
+            self.allocated.push((args.data, bytes));
+        } else if bytes > 0 {
+            let why = format!("the runtime gave a null pointer for {bytes} bytes of device memory");
+            return Err(Error::new(Code::ResourceExhausted, why));
+        }
         Ok(args.data)
     }
 }
@@ -114,13 +120,20 @@ impl<'a> Parameter<'a> for Scratch<'a> {
 /// The threads on which XLA runs programs of the host, for parts of the work of a call.
 pub struct ThreadPool<'a>(Call<'a>);
 
+/// How many parts are done, and what the first one said that panicked.
+#[derive(Default)]
+struct Done {
+    parts: usize,
+    panic: Option<String>,
+}
+
 /// What the threads of one [`ThreadPool::for_each`] share.
 struct Work {
     next: AtomicUsize,
     count: usize,
     /// Lives until all parts are done; not used once `next` has reached `count`.
     part: *const (dyn Fn(usize) + Sync),
-    done: Mutex<(usize, Option<Box<dyn Any + Send>>)>,
+    done: Mutex<Done>,
     all_done: Condvar,
 }
 
@@ -139,13 +152,13 @@ impl Work {
             }
             // SAFETY: this part is not done, so `for_each` has not returned, and the function is there.
             let part = unsafe { &*self.part };
-            let outcome = catch_unwind(AssertUnwindSafe(|| part(index)));
+            // A thread that stopped here would leave others with a function that is gone, so nothing below panics: `panic_text` drops nothing
+            // that was thrown.
+            let panic = catch_unwind(AssertUnwindSafe(|| part(index))).err().map(panic_text);
             let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-            done.0 += 1;
-            if let Err(panic) = outcome {
-                done.1.get_or_insert(panic);
-            }
-            if done.0 == self.count {
+            done.parts += 1;
+            done.panic = done.panic.take().or(panic);
+            if done.parts == self.count {
                 self.all_done.notify_all();
             }
         }
@@ -196,13 +209,8 @@ impl ThreadPool<'_> {
         // SAFETY: only the lifetime changes. It is not used after this function returns: see `Work`.
         let part: *const (dyn Fn(usize) + Sync) =
             unsafe { core::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part) };
-        let work = Arc::new(Work {
-            next: AtomicUsize::new(0),
-            count,
-            part,
-            done: Mutex::new((0, None)),
-            all_done: Condvar::new(),
-        });
+        let work =
+            Arc::new(Work { next: AtomicUsize::new(0), count, part, done: Mutex::default(), all_done: Condvar::new() });
         for _ in 1..count.min(self.threads().unwrap_or(1)) {
             if self.schedule_work(&work).is_err() {
                 break; // this thread does all that no other one does
@@ -210,12 +218,12 @@ impl ThreadPool<'_> {
         }
         work.run();
         let mut done = work.done.lock().unwrap_or_else(PoisonError::into_inner);
-        while done.0 < count {
+        while done.parts < count {
             done = work.all_done.wait(done).unwrap_or_else(PoisonError::into_inner);
         }
-        match done.1.take() {
+        match done.panic.take() {
             None => Ok(()),
-            Some(panic) => Err(Error::new(Code::Internal, format!("the handler panicked: {}", panic_text(panic)))),
+            Some(text) => Err(Error::new(Code::Internal, format!("the handler panicked: {text}"))),
         }
     }
 

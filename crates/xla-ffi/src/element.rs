@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::error::{Code, Error};
+
 /// A value of `xla::PrimitiveType`, shown as JAX shows it: `f32`, `i8`, `c128`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DType(pub i32);
@@ -97,6 +99,17 @@ mod sealed {
 }
 
 pub(crate) use sealed::Element as Sealed;
+
+/// An error if one of these bytes is none that a `bool` can have. `what` has them.
+pub(crate) fn check_bools(what: impl fmt::Display, bytes: &[u8]) -> Result<(), Error> {
+    match bytes.iter().position(|&byte| byte > 1) {
+        None => Ok(()),
+        Some(at) => Err(Error::new(
+            Code::InvalidArgument,
+            format!("{what} is bool, and its element {at} has the byte {}, wanted 0 or 1", bytes[at]),
+        )),
+    }
+}
 
 macro_rules! elements {
     ($($type:ty = $dtype:literal),* $(,)?) => {

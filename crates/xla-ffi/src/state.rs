@@ -110,6 +110,10 @@ fn type_id<S: Any>(call: &Call<'_>) -> Result<ffi::TypeId, Error> {
 
 impl<S: Any + Send + Sync> NewState<S> {
     pub(crate) fn set(self, call: &Call<'_>) -> Result<(), Error> {
+        if !matches!(call.stage(), Some(Stage::Instantiate | Stage::Prepare | Stage::Initialize)) {
+            let why = "only in the stages before \"execute\" may a handler return a state";
+            return Err(Error::new(Code::Unimplemented, why));
+        }
         let mut type_id = type_id::<S>(call)?;
         let state = Box::into_raw(Box::new(self.0));
         let mut args = ffi::StateSetArgs::new();

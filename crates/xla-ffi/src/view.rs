@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 use core::ops::Deref;
 
 use crate::call::{Arg, Buffer, Ret};
-use crate::element::{DType, Element, Sealed};
+use crate::element::{DType, Element, Sealed, check_bools};
 use crate::error::{Code, Error};
 use crate::handler::{Listed, Parameter, Parameters, Place};
 
@@ -308,16 +308,7 @@ fn check_values<T: Element, const RANK: usize, M: Memory>(
     }
     // SAFETY: as for `Operand::as_slice`, of bytes, which have any value.
     let bytes = unsafe { core::slice::from_raw_parts(view.data.cast::<u8>(), view.len) };
-    match bytes.iter().position(|&byte| byte > 1) {
-        None => Ok(()),
-        Some(at) => Err(Error::new(
-            Code::InvalidArgument,
-            format!(
-                "operand {index} (`{name}`) is bool, and its element {at} has the byte {}, wanted 0 or 1",
-                bytes[at]
-            ),
-        )),
-    }
+    check_bools(format_args!("operand {index} (`{name}`)"), bytes)
 }
 
 /// Where the elements are, if that is memory of the host.

@@ -430,6 +430,26 @@ fn the_threads_of_the_host_do_each_part_once() {
     assert!(text.starts_with("the handler panicked: ") && text.contains("part 7 fails"), "{text}");
 }
 
+/// Thrown by a part; to drop it panics once more.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("thrown while being dropped");
+    }
+}
+
+fn explode(pool: ThreadPool<'_>) -> Result<(), Error> {
+    pool.for_each(50, |_| std::panic::panic_any(Bomb))
+}
+
+handler!(Explode = explode(pool));
+
+#[test]
+fn all_parts_are_done_or_given_up_before_the_call_ends_whatever_they_throw() {
+    assert_eq!(fails::<Explode>(Invocation::new(), Code::Internal), "the handler panicked: no message");
+}
+
 // State and stages.
 
 static DROPPED: AtomicU64 = AtomicU64::new(0);
@@ -543,6 +563,35 @@ fn a_handler_is_not_called_in_a_stage_that_it_is_not_for() {
     let (code, text) = CallSite::new().run_in::<Start>(3, call).map(|_| ()).unwrap_err();
     assert_eq!(code, Code::Unimplemented as i32);
     assert!(text.contains("this handler is for stage 0 (INSTANTIATE) alone"), "{text}");
+}
+
+fn too_late() -> NewState<u8> {
+    NewState(1)
+}
+
+handler!(TooLate = too_late());
+
+fn mark() -> NewState<()> {
+    NewState(())
+}
+
+fn find_mark(_mark: State<'_, ()>) {}
+
+fn find_other(_mark: State<'_, [u8; 0]>) {}
+
+handler!(Mark = mark(), stage = Instantiate);
+handler!(FindMark = find_mark(mark));
+handler!(FindOther = find_other(mark));
+
+#[test]
+fn a_state_may_have_no_bytes_is_found_by_its_type_and_is_not_made_by_the_call_itself() {
+    let mut site = CallSite::new();
+    site.run::<Mark>(Invocation::new()).map(|_| ()).unwrap();
+    site.run::<FindMark>(Invocation::new()).map(|_| ()).unwrap();
+    let (code, text) = site.run::<FindOther>(Invocation::new()).map(|_| ()).unwrap_err();
+    assert!(code == Code::FailedPrecondition as i32 && text.contains("([u8; 0]) is missing"), "{text}");
+    let text = fails::<TooLate>(Invocation::new(), Code::Unimplemented);
+    assert_eq!(text, "only in the stages before \"execute\" may a handler return a state");
 }
 
 // Results that come later.

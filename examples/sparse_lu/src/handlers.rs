@@ -6,10 +6,14 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use faer::{c32, c64};
-use xla_ffi::{Error, Operand, Output, ThreadPool, export, handler};
+use xla_ffi::{Code, Error, Operand, Output, ThreadPool, export, handler};
 
 use crate::factors::{Scalar, invalid};
 use crate::objects::{self, Stored};
+
+const REFACTORISED: &str = "sparse_lu: the factors were refactorised after the solve that is differentiated here, so its derivative \
+    would be that of another matrix; compute it before `refactor`, or give each matrix factors of its own (without `ordered`, \
+    XLA may also have moved the `refactor` forward)";
 
 /// Which token and which element of the other operand belong to each element of a batch.
 fn broadcast(tokens: &[i64], others: &[i64]) -> Result<Vec<(usize, usize)>, Error> {
@@ -81,16 +85,19 @@ fn refactor<T: Stored>(
         let (token, other) = pairs[index];
         let object = objects::find(tokens[token])?;
         let mut lu = object.lu::<T>()?.write().unwrap_or_else(PoisonError::into_inner);
+        object.next_version();
         lu.refactor(&object.pattern, &values[other * nnz..][..nnz])
     })?;
     result.fill_with(|index| tokens[pairs[index].0]);
     Ok(())
 }
 
-/// `solve(tokens: int32[...], b: T[..., k, n]) -> T[..., k, n]`, of `k` right-hand sides, or of the transposed matrix.
+/// `solve(tokens: int32[...], versions: int32[...], b: T[..., k, n]) -> T[..., k, n]`, of `k` right-hand sides, or of the transposed
+/// matrix. A version other than zero is the one that the factors must have.
 fn solve<T: Stored>(
     pool: ThreadPool<'_>,
     tokens: Operand<'_, i32>,
+    versions: Operand<'_, i32>,
     b: Operand<'_, T::Xla>,
     mut x: Output<'_, T::Xla>,
     transposed: bool,
@@ -100,7 +107,11 @@ fn solve<T: Stored>(
     };
     let (k, n) = (usize::try_from(*k).unwrap_or(0), usize::try_from(*n).unwrap_or(0));
     let pairs = broadcast(tokens.dims(), batch)?;
-    let (tokens, b) = (tokens.as_slice(), b.as_slice()); // threads share slices, and no views
+    let of_versions = broadcast(tokens.dims(), versions.dims())?;
+    if of_versions.len() != tokens.len() {
+        return Err(invalid(format!("there are {} tokens and {} versions", tokens.len(), of_versions.len())));
+    }
+    let (tokens, versions, b) = (tokens.as_slice(), versions.as_slice(), b.as_slice()); // threads share slices, and no views
     // All right-hand sides of one token are solved at once, wherever they are in the batch.
     let mut of_token = vec![Vec::new(); tokens.len()];
     for (index, &(token, other)) in pairs.iter().enumerate() {
@@ -108,13 +119,16 @@ fn solve<T: Stored>(
     }
     let solutions: Vec<_> = of_token.iter().map(|_| Mutex::new(Vec::<T>::new())).collect();
     each(&pool, of_token.len(), |token| {
-        let object = objects::find(tokens[token])?;
+        let (version, object) = (versions[of_versions[token].1], objects::find(tokens[token])?);
         if object.pattern.n() != n {
             return Err(invalid(format!("the right-hand side has {n} rows, the matrix has {}", object.pattern.n())));
         }
         let sides = of_token[token].iter().flat_map(|&(_, other)| &b[other * k * n..][..k * n]);
         let mut sides: Vec<T> = sides.map(|&value| T::from_xla(value)).collect();
         let lu = object.lu::<T>()?.read().unwrap_or_else(PoisonError::into_inner);
+        if version != 0 && version != object.version() {
+            return Err(Error::new(Code::FailedPrecondition, REFACTORISED));
+        }
         lu.solve(&object.pattern, &mut sides, transposed)?;
         *solutions[token].lock().unwrap_or_else(PoisonError::into_inner) = sides;
         Ok(())
@@ -129,6 +143,13 @@ fn solve<T: Stored>(
         }
     }
     Ok(())
+}
+
+/// `version(tokens: int32[...]) -> int32[...]`: which refactorisation the factors come from.
+fn version(tokens: Operand<'_, i32>, mut result: Output<'_, i32>) -> Result<(), Error> {
+    let versions =
+        tokens.iter().map(|&token| Ok(objects::find(token)?.version())).collect::<Result<Vec<_>, Error>>()?;
+    result.write(&versions)
 }
 
 /// `indices(tokens: int32[...]) -> (int32[..., nnz], int32[..., nnz])`: the rows and the columns of the elements.
@@ -156,9 +177,10 @@ fn free(tokens: Operand<'_, i32>, mut result: Output<'_, i32>) -> Result<(), Err
     result.write(&tokens)
 }
 
+handler!(Version = version(tokens, result));
 handler!(Indices = indices(tokens, rows, columns));
 handler!(Free = free(tokens, result));
-export!(Indices as sparse_lu_indices, Free as sparse_lu_free);
+export!(Version as sparse_lu_version, Indices as sparse_lu_indices, Free as sparse_lu_free);
 
 /// A handler has one signature, so there is one for each element type.
 macro_rules! handlers {
@@ -175,15 +197,16 @@ macro_rules! handlers {
         fn $solve(
             pool: ThreadPool<'_>,
             tokens: Operand<'_, i32>,
+            versions: Operand<'_, i32>,
             b: Operand<'_, <$type as Scalar>::Xla>,
             x: Output<'_, <$type as Scalar>::Xla>,
             transposed: bool,
         ) -> Result<(), Error> {
-            solve::<$type>(pool, tokens, b, x, transposed)
+            solve::<$type>(pool, tokens, versions, b, x, transposed)
         }
 
         handler!($refactor_handler = $refactor(pool, tokens, values, result));
-        handler!($solve_handler = $solve(pool, tokens, b, x; transposed));
+        handler!($solve_handler = $solve(pool, tokens, versions, b, x; transposed));
         export!($refactor_handler as $refactor, $solve_handler as $solve);)*
     };
 }

@@ -25,10 +25,12 @@ impl Pattern {
     /// Analyses a matrix of `n` rows and columns, whose elements are at `(rows[i], columns[i])`.
     #[new]
     #[expect(clippy::needless_pass_by_value, reason = "made of Python objects")]
-    fn new(py: Python<'_>, rows: PyBuffer<i32>, columns: PyBuffer<i32>, n: usize) -> PyResult<Self> {
+    fn new(py: Python<'_>, rows: PyBuffer<i32>, columns: PyBuffer<i32>, n: i64) -> PyResult<Self> {
         let (rows, columns) = (rows.to_vec(py)?, columns.to_vec(py)?);
-        let pattern = py.detach(|| pattern::Pattern::new(rows, columns, n)).map_err(PyValueError::new_err)?;
-        Ok(Self(Arc::new(pattern)))
+        match py.detach(|| pattern::Pattern::new(rows, columns, n)) {
+            Ok(pattern) => Ok(Self(Arc::new(pattern))),
+            Err(error) => Err(PyValueError::new_err(format!("sparse_lu.analyze: {error}"))),
+        }
     }
 
     /// How many rows and columns there are.

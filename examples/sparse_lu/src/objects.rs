@@ -1,6 +1,7 @@
 //! All factors of the process, each under a token: a number that is never used again, so that a stale token is always found out.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use faer::{c32, c64};
@@ -20,6 +21,8 @@ static OBJECTS: LazyLock<RwLock<Objects>> = LazyLock::new(RwLock::default);
 /// The factors of a matrix, with their lock: solves run side by side, a refactorisation alone.
 pub(crate) struct Object {
     pub(crate) pattern: Arc<Pattern>,
+    /// Another number after each refactorisation, and never zero. It changes under the lock.
+    version: AtomicI32,
     numeric: Numeric,
 }
 
@@ -60,7 +63,16 @@ impl Object {
             "complex128" => Numeric::C128(RwLock::new(Lu::new())),
             _ => return None,
         };
-        Some(Self { pattern, numeric })
+        Some(Self { pattern, version: AtomicI32::new(1), numeric })
+    }
+
+    pub(crate) fn version(&self) -> i32 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// For a refactorisation, which holds the lock.
+    pub(crate) fn next_version(&self) {
+        self.version.store(self.version().checked_add(1).unwrap_or(1), Ordering::Relaxed);
     }
 
     /// The factors, if they are of that type.
@@ -110,7 +122,7 @@ fn unknown(token: i32, made: i32) -> Error {
             "the factors of token {token} have been freed; keep the `Factors` for as long as programs use the token"
         )
     } else {
-        format!("{token} is no token: `factor` has not made it in this process")
+        format!("there is no token {token}: `factor` has not made it in this process")
     };
     Error::new(Code::NotFound, format!("sparse_lu: {what}"))
 }

@@ -17,14 +17,18 @@ pub(crate) struct Pattern {
 
 impl Pattern {
     /// Checks the structure and analyses it.
-    pub(crate) fn new(rows: Vec<i32>, columns: Vec<i32>, n: usize) -> Result<Self, String> {
+    pub(crate) fn new(rows: Vec<i32>, columns: Vec<i32>, n: i64) -> Result<Self, String> {
         if rows.len() != columns.len() {
-            return Err(format!("there are {} rows and {} columns, wanted as many", rows.len(), columns.len()));
+            return Err(format!(
+                "there are {} row indices and {} column indices, wanted one of each for every element",
+                rows.len(),
+                columns.len()
+            ));
         }
-        let limit = u32::try_from(n).ok().filter(|&n| n > 0 && i32::try_from(n).is_ok());
-        let Some(limit) = limit else {
+        let Some(limit) = i32::try_from(n).ok().filter(|&n| n > 0).map(i32::cast_unsigned) else {
             return Err(format!("n is {n}, wanted 1 to {}", i32::MAX));
         };
+        let n = limit as usize;
         if i32::try_from(rows.len()).is_err() {
             return Err(format!("there are {} elements, wanted at most {}", rows.len(), i32::MAX));
         }

@@ -15,9 +15,6 @@ from entangle_jax._ordering import jaxprs
 CallSpec = str | tuple[Any, Any] | Callable[..., Any] | Any
 """What is named in `reads` and `writes` of `ordered`."""
 
-_UNNAMED = ""
-"""The resource of calls that are named without one."""
-
 _CALLBACKS = ("pure_callback", "io_callback")
 _CALLS = ("ffi_call", "buffer_callback", *_CALLBACKS)
 """Primitives of JAX that call what XLA does not know."""
@@ -33,9 +30,17 @@ class Declared:
     given: Any
     """As the user gave it."""
 
+    def mark(self, *, opaque: bool) -> _marks.Mark:
+        """The mark that says the same."""
+        return _marks.Mark(self.resource, self.writes, handle=self.operands is not None, opaque=opaque)
+
+    @property
+    def name(self) -> str:
+        """That of the target, primitive or function."""
+        return self.given if isinstance(self.given, str) else getattr(self.given, "__name__", None) or str(self.given)
+
     def __str__(self) -> str:
-        name = self.given if isinstance(self.given, str) else getattr(self.given, "__name__", None) or self.given
-        return repr(name) if isinstance(name, str) else str(name)
+        return repr(self.name) if isinstance(self.given, str) or hasattr(self.given, "__name__") else self.name
 
 
 @dataclass
@@ -56,7 +61,7 @@ class Specification:
         """
         self = cls()
         for argument, given, is_write in (("reads", reads, False), ("writes", writes, True)):
-            resources = given if isinstance(given, Mapping) else {_UNNAMED: given}
+            resources = given if isinstance(given, Mapping) else {_marks.UNNAMED: given}
             for resource, calls in resources.items():
                 if not isinstance(resource, str):
                     raise TypeError(
@@ -142,6 +147,11 @@ def is_native(eqn: Any) -> bool:
     if eqn.primitive.name in _CALLS:
         return True
     return not is_of_jax(eqn.primitive) and not any(True for _ in jaxprs.inner_jaxprs(eqn))
+
+
+def hides(eqn: Any) -> bool:
+    """Whether lowering an equation of a function that is marked `opaque` may make calls that no jaxpr shows."""
+    return not is_of_jax(eqn.primitive) or eqn.primitive.name == "custom_partitioning"
 
 
 def refuses_derivatives(eqn: Any) -> bool:

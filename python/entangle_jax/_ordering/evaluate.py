@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from entangle_jax import _private
+from entangle_jax import _marks, _private
 from entangle_jax._entangle import entangle
 from entangle_jax._ordering import jaxprs, objects
 from entangle_jax._ordering.plan import Access, Plan, Planner, Region
@@ -54,7 +54,7 @@ class Evaluation:
             ins = [read(atom) for atom in eqn.invars]
             step = plan.steps.get(i)
             with jaxprs.context(eqn):
-                if step is None or not self.cells_of(step):
+                if step is None or not (self.cells_of(step) or step.is_named):
                     outs = jaxprs.evaluate(eqn, ins)
                 elif isinstance(step, Access):
                     outs, world = self._access(step, eqn, ins, world)
@@ -67,62 +67,84 @@ class Evaluation:
 
     def _access(self, step: Access, eqn: Any, ins: list[Any], world: World) -> Results:
         cells = self.cells_of(step)
+        if not cells:
+            return _call(eqn, step, ins), world
         waits = world.waits(cells)
 
         def call(*operands: Any) -> list[Any]:
-            return jaxprs.evaluate(eqn, operands)
+            return _call(eqn, step, operands) if step.inside is None else self._opaque(step.inside, eqn, operands)
 
         bind = without_derivative(call, eqn) if step.has_derivative else call
-        if not step.witnesses or (waits and not step.waits):
-            outs, witness = _guarded(bind, eqn, ins, waits, step.witnesses)
+        if (step.hides and not step.alone) or not step.witnesses or (waits and not step.waits):
+            outs, witness = _guarded(bind, eqn, ins, waits, step)
             *outs, witness = self._saved([*outs, witness])
             return outs, world.after(cells, (witness,), kept=step.kept)
         if waits:
-            which = step.waits if step.all_of_it else step.waits[:1]
-            moved = _waiting([ins[i] for i in which], waits)
-            for i, value in zip(which, moved, strict=True):
-                ins[i] = value
+            one = step.waits[0]
+            ins[one] = _waiting(ins[one], waits)
         outs = bind(*ins)
         if not step.kept:  # or JAX saves it: what has a side effect it never makes again
             outs = self._saved(outs)
-        witnesses = step.witnesses if step.all_of_it else step.witnesses[:1]
+        witnesses = step.witnesses if step.hides else step.witnesses[:1]
         return outs, world.after(cells, tuple(outs[i] for i in witnesses), kept=step.kept)
+
+    def _opaque(self, inside: Plan, eqn: Any, operands: Sequence[Any]) -> list[Any]:
+        """The results of a marked function that is one access, and then what stands for the accesses seen in it."""
+        if not (cells := self.cells_of(inside)):
+            return jaxprs.evaluate(eqn, operands)
+        outs, world = RULES[eqn.primitive.name](self, Region(inside.touches, (inside,)), eqn, list(operands), World())
+        return [*outs, *world.waits(dict.fromkeys(cells, True))]
 
     def _saved(self, values: list[Any]) -> list[Any]:
         return [saved_p.bind(value) for value in values] if self.saves else values
 
 
-def _waiting(values: list[Any], waits: list[Any]) -> list[Any]:
-    """The values, which wait for the others: `entangle` without a look at what is known to be arrays."""
-    values = [value if isinstance(value, jax.Array) else jnp.asarray(value) for value in values]
-    of = {id(value) for value in values}
-    if len(of) < len(values) or not of.isdisjoint(map(id, waits)):
-        return entangle(values, *waits)
-    return list(entangle_p.bind(*values, *waits, n=len(values), shared=()))
+def _call(eqn: Any, step: Access, operands: Sequence[Any]) -> list[Any]:
+    """The results of an equation, with marks that say what was said of it where it is used."""
+    marks = [(one.mark(opaque=step.hides), one.name, one.operands or ()) for one in step.named]
+    return _marks.call_equation(marks, eqn, operands) if marks else jaxprs.evaluate(eqn, operands)
+
+
+def _waiting(value: Any, waits: list[Any]) -> Any:
+    """The value, which waits for the others: `entangle` without a look at what is known to be arrays."""
+    value = value if isinstance(value, jax.Array) else jnp.asarray(value)
+    if any(one is value for one in waits):
+        return entangle(value, *waits)
+    return entangle_p.bind(value, *waits, n=1, shared=())[0]
 
 
 def _guarded(
-    bind: Callable[..., list[Any]], eqn: Any, ins: list[Any], waits: list[Any], witnesses: Sequence[int]
+    bind: Callable[..., list[Any]], eqn: Any, ins: list[Any], waits: list[Any], step: Access
 ) -> tuple[list[Any], Any]:
-    """A call that has no operand to wait with, or no result to wait for: in a branch, on a condition that waits.
+    """What has no operand to wait with, or no result to wait for: in a branch, on a condition that waits.
 
     XLA does not know that the condition is always true. What comes out of the branch waits for all that is in it,
-    and by data for the results of the call if it has any.
+    and by data for the results of the calls if there are any.
     """
     true = entangle(jnp.ones((), bool), *(waits or [jnp.zeros((), jnp.int32)]))
+    count = len(eqn.outvars)
+    arrays = [i for i, v in enumerate(eqn.outvars) if v.aval is not _private.abstract_token]
 
     def taken() -> Any:
         outs = bind(*ins)
-        return outs, entangle(jnp.zeros((), jnp.int32), *([outs[i] for i in witnesses] or [jnp.ones((), jnp.int32)]))
+        made = [*(outs[i] for i in step.witnesses), *outs[count:]]
+        return [outs[i] for i in arrays], entangle(jnp.zeros((), jnp.int32), *(made or [jnp.ones((), jnp.int32)]))
 
     def not_taken() -> Any:
-        return [_zeros(v.aval) for v in eqn.outvars], entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
+        outs = [_zeros(eqn.outvars[i].aval) for i in arrays]
+        return outs, entangle(jnp.ones((), jnp.int32), jnp.zeros((), jnp.int32))
 
-    return jax.lax.cond(true, taken, not_taken)
+    those, witness = jax.lax.cond(true, taken, not_taken)
+    outs: dict[int, Any] = dict(zip(arrays, those, strict=True))
+    # JAX returns no XLA token from a branch.
+    tokens = {i: entangle(jax.lax.create_token(), witness) for i in range(count) if i not in outs}
+    return [(outs | tokens)[i] for i in range(count)], witness
 
 
 def _zeros(aval: Any) -> Any:
-    zeros = jnp.zeros(aval.shape, aval.dtype)
+    """A value of that type, whichever: it is never used."""
+    sharding = None if aval.sharding.mesh.empty else aval.sharding
+    zeros = jax.lax.full(aval.shape, 0, aval.dtype, sharding=sharding)
     axes = tuple(sorted(aval.mat.varying))
     return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
 
@@ -130,11 +152,12 @@ def _zeros(aval: Any) -> Any:
 def without_derivative(call: Callable[..., list[Any]], eqn: Any) -> Callable[..., list[Any]]:
     """The call, with an error for whoever differentiates it from outside of `ordered`."""
     wrapped = jax.custom_jvp(call)
+    message = str(no_derivative(eqn))  # now, where its line is known
 
     @wrapped.defjvp
     def _(primals: Any, tangents: Any) -> Any:
         del primals, tangents
-        raise no_derivative(eqn)
+        raise TypeError(message)
 
     return wrapped
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,17 +73,33 @@ def evaluate(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
+_around: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("_around", default=())
+
+
+@contextlib.contextmanager
+def inside(eqn: Any) -> Iterator[None]:
+    """Within it, what has no line of its own has this equation's."""
+    token = _around.set((*_around.get(), eqn))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
 @contextlib.contextmanager
 def context(eqn: Any) -> Iterator[None]:
     """Within it, what is traced has the equation's source line, names, and settings."""
     names = _private.current_name_stack() + eqn.source_info.name_stack
-    with _private.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
+    with inside(eqn), _private.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
         yield
 
 
 def line(eqn: Any) -> str:
     """The user's line that an equation comes from."""
-    return _private.summarize(eqn.source_info)
+    for one in (eqn, *reversed(_around.get())):
+        if any(True for _ in _private.user_frames(one.source_info.traceback)):
+            return _private.summarize(one.source_info)
+    return "an unknown line"
 
 
 class Scan(NamedTuple):
@@ -151,6 +168,13 @@ def closed(jaxpr: Any) -> Any:
     """A jaxpr without constants, as a parameter of a jitted function: until jax 0.11 that is of another type."""
     kind = type(_plain_jit()[1]["jaxpr"])
     return jaxpr if isinstance(jaxpr, kind) else kind(jaxpr, ())
+
+
+def of_equations(invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]) -> Any:
+    """A jaxpr without constants of these equations."""
+    empty = opened(_plain_jit()[1]["jaxpr"]).jaxpr
+    effects = frozenset().union(*(eqn.effects for eqn in eqns))
+    return empty.replace(invars=invars, outvars=outvars, eqns=eqns, effects=effects)
 
 
 def bind_new_jit(name: str, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:

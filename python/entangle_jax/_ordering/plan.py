@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from entangle_jax import _marks
+from entangle_jax import _marks, _private
 from entangle_jax._ordering import accesses, jaxprs, objects
 from entangle_jax._ordering.objects import Object, Origins
 
@@ -22,12 +22,23 @@ class Access:
     """Which operands may be made to wait. The first is the one to use, unless all have to wait."""
     witnesses: tuple[int, ...]
     """Which results only the call itself can give. Later accesses may wait for any one of these."""
-    all_of_it: bool = False
-    """The calls are not seen: all operands wait, and later accesses wait for all results."""
+    hides: bool = False
+    """It may make any number of calls, with or without its operands, whether or not its results need them."""
+    alone: bool = False
+    """It is the only one in a marked function that is one access, and stands in the branch of that one."""
+    inside: Plan | None = None
+    """Of a marked function that is one access: the accesses that are seen in it."""
     kept: bool = False
     """XLA keeps the call, whether or not its results are used."""
     has_derivative: bool = False
     """JAX would differentiate the call, into a call that is in no order."""
+    named: tuple[accesses.Declared, ...] = ()
+    """What was said of the call where it is used."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether something was."""
+        return bool(self.named)
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class Active:
     resource: str
     writes: bool
     origins: Origins
+    opaque: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,11 @@ class Region:
     """XLA keeps all writes in it."""
     marks: tuple[Active, ...] = ()
     """The marks around it, which are also around what its rules for derivatives call."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether some of these accesses were named where they are used."""
+        return any(plan.is_named for plan in self.plans)
 
 
 @dataclass
@@ -66,6 +83,22 @@ class Plan:
     handles: list[Origins] = field(default_factory=list)
     """Of the arguments that tell the objects of the mark apart which this jaxpr is."""
 
+    @property
+    def is_named(self) -> bool:
+        """Whether some of its accesses were named where they are used."""
+        return any(step.is_named for step in self.steps.values())
+
+
+@dataclass(frozen=True)
+class _Use:
+    """How an access is known."""
+
+    named: tuple[str, ...]
+    """The names without a resource that it has in `ordered`."""
+    marked: frozenset[str]
+    """The resources of the marks around it."""
+    writes: bool
+
 
 class Planner:
     """Makes the plans of one function."""
@@ -75,6 +108,8 @@ class Planner:
         self._plans: dict[Any, tuple[Any, Plan]] = {}
         self.seen: set[int] = set()
         """The identities of those named calls that were found."""
+        self._uses: dict[int, _Use] = {}
+        """By the identity of the equation. Plans keep their jaxprs, and so their equations."""
 
     def plan(self, jaxpr: Any, origins: list[Origins], marks: tuple[Active, ...] = ()) -> Plan:
         """The plan of a jaxpr whose arguments have these origins.
@@ -87,6 +122,22 @@ class Planner:
             # The jaxpr too, so that no other one gets its identity.
             self._plans[key] = jaxpr, self._new(jaxprs.opened(jaxpr), origins, marks)
         return self._plans[key][1]
+
+    def split(self) -> list[tuple[str, str]]:
+        """What is named without a resource and marked with one: pairs of both, if calls of one object are in no order.
+
+        A call that is named and marked touches two objects. Those that are only named and those that are only marked
+        touch one of these each, and do not wait for each other.
+        """
+        uses = list(self._uses.values())
+        found = []
+        for resource in dict.fromkeys(resource for use in uses for resource in use.marked):
+            named = [use for use in uses if use.named and resource not in use.marked]
+            marked = [use for use in uses if not use.named and resource in use.marked]
+            if any(one.writes or other.writes for one in named for other in marked):
+                both = (name for use in uses if resource in use.marked for name in use.named)
+                found += [(name, resource) for name in dict.fromkeys(both)]
+        return found
 
     def _new(self, opened: jaxprs.Open, origins: list[Origins], marks: tuple[Active, ...]) -> Plan:
         plan = Plan(opened)
@@ -118,16 +169,21 @@ class Planner:
         mark = accesses.mark_of(eqn)
         if mark is not None and mark.resource != _marks.OF_HANDLES:
             marks = (*marks, self._active(mark, eqn, ins))
-        if named or (mark is not None and mark.opaque) or (marks and accesses.is_native(eqn)):
+        if mark is not None and mark.opaque:
+            return self._opaque(eqn, ins, named, marks)
+        if named or (marks and accesses.is_native(eqn)):
             return self._access(eqn, ins, named, marks), [None] * len(eqn.outvars)
         if not any(True for _ in jaxprs.inner_jaxprs(eqn)):
             return None, objects.of_results(eqn, ins)
         flow = FLOWS.get(eqn.primitive.name, _unknown)
-        plans, outs = flow(self, eqn, ins, marks)
+        with jaxprs.inside(eqn):
+            plans, outs = flow(self, eqn, ins, marks)
         touches: Touches = {}
         for one in plans:
             for touched, writes in one.touches.items():
                 touches[touched] = touches.get(touched, False) or writes
+        if flow is _unknown and any(mark.opaque for mark in marks) and (touches or accesses.hides(eqn)):
+            return self._access(eqn, ins, named, marks, touches), outs
         if touches and flow is _unknown:
             raise NotImplementedError(
                 f"entangle_jax.ordered: there are accesses inside of `{eqn.primitive.name}` at {jaxprs.line(eqn)}, "
@@ -143,12 +199,36 @@ class Planner:
         if mark.handle and not mark.opaque:
             handles = self.plan(jaxprs.param(eqn, "jaxpr"), ins).handles
             origins = objects.join(*handles) if handles else None
-        return Active(mark.resource, mark.orders_as_a_write, origins)
+        return Active(mark.resource, mark.orders_as_a_write, origins, mark.opaque)
+
+    def _opaque(
+        self, eqn: Any, ins: list[Origins], named: list[accesses.Declared], marks: tuple[Active, ...]
+    ) -> tuple[Access, list[Origins]]:
+        """A marked function that is one access, with what is in it in order too, as far as it is seen."""
+        with jaxprs.inside(eqn):
+            inside = self.plan(jaxprs.param(eqn, "jaxpr"), ins, marks)
+        access = self._access(eqn, ins, named, marks, inside.touches)
+        if len(inside.steps) == 1:
+            ((number, step),) = inside.steps.items()
+            if isinstance(step, Access):
+                inside = replace(inside, steps={number: replace(step, alone=True)})
+        # The accesses in it say themselves whether they have derivatives.
+        return replace(access, inside=inside, has_derivative=not inside.steps), inside.results
 
     def _access(
-        self, eqn: Any, ins: list[Origins], named: list[accesses.Declared], marks: tuple[Active, ...]
+        self,
+        eqn: Any,
+        ins: list[Origins],
+        named: list[accesses.Declared],
+        marks: tuple[Active, ...],
+        inside: Touches | None = None,
     ) -> Access:
-        touches: Touches = {}
+        touches = dict(inside or {})
+        self._uses[id(eqn)] = _Use(
+            tuple(str(one) for one in named if one.resource == _marks.UNNAMED),
+            frozenset(mark.resource for mark in marks if mark.resource != _marks.UNNAMED),
+            any(one.writes for one in named) or any(mark.writes for mark in marks),
+        )
 
         def touch(resource: str, origins: Origins, writes: bool) -> None:
             touches[resource, origins] = touches.get((resource, origins), False) or writes
@@ -167,14 +247,26 @@ class Planner:
             first += [i for i in one.operands if i not in first]
         for mark in marks:
             touch(mark.resource, mark.origins, mark.writes)
+            # Where the handle of the mark goes, whatever functions are between.
+            handles = (i for i, one in enumerate(ins) if one and mark.origins and one <= mark.origins)
+            first += [i for i in handles if i not in first]
         usable = sorted((i for i, v in enumerate(eqn.invars) if _is_usable(v)), key=lambda i: _bytes(eqn.invars[i]))
         waits = (*(i for i in first if i in usable), *(i for i in usable if i not in first))
         witnesses = sorted(
             (i for i, v in enumerate(eqn.outvars) if _is_usable(v)), key=lambda i: _bytes(eqn.outvars[i])
         )
-        hidden = any(True for _ in jaxprs.inner_jaxprs(eqn)) or accesses.mark_of(eqn) is not None
-        has_derivative = not accesses.refuses_derivatives(eqn)
-        return Access(touches, waits, tuple(witnesses), hidden, bool(eqn.effects) and not hidden, has_derivative)
+        hides = any(True for _ in jaxprs.inner_jaxprs(eqn)) or (
+            any(mark.opaque for mark in marks) and accesses.hides(eqn)
+        )
+        return Access(
+            touches,
+            waits,
+            tuple(witnesses),
+            hides,
+            kept=bool(eqn.effects) and not hides,
+            has_derivative=not accesses.refuses_derivatives(eqn),
+            named=tuple(named),
+        )
 
 
 def is_handle(eqn: Any) -> bool:
@@ -183,7 +275,9 @@ def is_handle(eqn: Any) -> bool:
 
 
 def _is_usable(atom: Any) -> bool:
-    """Whether a data path can lead through it: it is an array with elements, or an XLA token as a result."""
+    """Whether a data path can lead through it: it is an array with elements, or an XLA token."""
+    if atom.aval is _private.abstract_token:
+        return True
     size = getattr(atom.aval, "size", None)
     return hasattr(atom.aval, "dtype") and not hasattr(atom.aval, "inner_aval") and size is not None and _nonzero(size)
 
@@ -193,8 +287,13 @@ def _nonzero(size: Any) -> bool:
 
 
 def _bytes(atom: Any) -> int:
+    if atom.aval is _private.abstract_token:
+        return _LARGE
     size = atom.aval.size
-    return int(size) * atom.aval.dtype.itemsize if isinstance(size, int) else 1 << 62
+    return int(size) * atom.aval.dtype.itemsize if isinstance(size, int) else _LARGE
+
+
+_LARGE = 1 << 62
 
 
 def _lone_access(plan: Plan, eqn: Any) -> Access | None:
@@ -202,7 +301,7 @@ def _lone_access(plan: Plan, eqn: Any) -> Access | None:
     if len(plan.steps) != 1:
         return None
     ((number, step),) = plan.steps.items()
-    if not isinstance(step, Access) or step.all_of_it or step.has_derivative:
+    if not isinstance(step, Access) or step.hides or step.has_derivative:
         return None
     jaxpr = plan.jaxpr.jaxpr
     sources: dict[Any, Any] = {}

@@ -2,8 +2,9 @@
 
 Between two boundaries no token is needed: an access waits for the results of those before it. Into a loop, a branch or
 a jitted function go at most two tokens an object: one that stands for its writes, and one that stands for all its
-accesses. The second stands for the reads since the last write, which waited for that write; if there are none, for the
-write. So in each branch it is one and the same value that is ordered after everything.
+accesses. The second stands for the last write and for the reads since then. For the reads alone it would not do: those
+in a loop that runs zero times, or in a branch that is not taken, waited for no write. So in each branch, and after each
+iteration, it is one and the same value that is ordered after everything.
 
 A token that comes out of a body or a branch is computed there, by an `entangle`. One that is passed through would be
 ordered after what entered, and after nothing that the body did.
@@ -104,9 +105,12 @@ class World:
         tokens = {}
         for cell, written in cells.items():
             past = self.pasts.get(cell, _NOTHING)
-            earlier = () if written or before is None else (before[cell][1],)
-            writes = entangle(_zero(), *past.writes) if written else None
-            everything = writes if written and not past.reads else entangle(_zero(), *past.reads, *earlier)
+            if written:
+                writes = entangle(_zero(), *past.writes)
+                everything = entangle(_zero(), *past.writes, *past.reads) if past.reads else writes
+            else:
+                earlier = () if before is None else (before[cell][1],)
+                writes, everything = None, entangle(_zero(), *past.reads, *earlier)
             tokens[cell] = (writes, everything)
         return tokens
 

@@ -83,6 +83,30 @@ impl Shape {
         TypeOfElements(self.element_type)
     }
 
+    /// The type of an array, such as `f32[3,4]`, by the names that XLA prints; empty for what has none of the usual ones.
+    pub(crate) fn type_name(&self) -> String {
+        let name = match self.element_type {
+            1 => "pred",
+            2 => "s8",
+            3 => "s16",
+            4 => "s32",
+            5 => "s64",
+            6 => "u8",
+            7 => "u16",
+            8 => "u32",
+            9 => "u64",
+            10 => "f16",
+            11 => "f32",
+            12 => "f64",
+            15 => "c64",
+            16 => "bf16",
+            18 => "c128",
+            _ => return String::new(),
+        };
+        let dimensions: Vec<String> = self.dimensions.iter().map(i64::to_string).collect();
+        format!("{name}[{}]", dimensions.join(","))
+    }
+
     /// How many elements an array has.
     pub(crate) fn count(&self) -> usize {
         self.dimensions.iter().fold(1, |count: usize, &size| count.saturating_mul(size.try_into().unwrap_or(0)))

@@ -32,12 +32,18 @@ def analyze(rows: ArrayLike, columns: ArrayLike, n: int) -> Pattern:
       The pattern. Factors that are made with it share it.
 
     Raises:
-      ValueError: a position is outside of the matrix, or there are more rows than columns or fewer.
+      TypeError: `rows` or `columns` is traced.
+      ValueError: a position is outside of the matrix, `rows` and `columns` are not integers or have different lengths,
+        or `n` is less than 1.
     """
     return Pattern(_indices("rows", rows), _indices("columns", columns), n)
 
 
 def _indices(what: str, values: ArrayLike) -> np.ndarray[Any, np.dtype[np.int32]]:
+    if isinstance(values, jax.core.Tracer):
+        raise TypeError(
+            f"sparse_lu.analyze: {what} is traced; call `analyze` outside of jit, since it makes a Python object"
+        )
     array = np.asarray(values)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FACTORS = "sparse_lu.factors"
 """The resource. The token tells its objects apart."""
+
+_ANY_VERSION = 0
 
 
 @jax.jit
@@ -46,11 +48,16 @@ def refactor(token: ArrayLike, values: ArrayLike) -> Array:
       The token, for others to wait for.
 
     Raises:
+      TypeError: the token is not an int32[], or factors cannot have the dtype of the values.
+      ValueError: `values` is not a vector.
       jax.errors.JaxRuntimeError: when the program runs. The matrix is singular (solving fails until a later `refactor`
         succeeds), a value is not finite, there are more or fewer than the pattern has elements, the factors have
         another dtype, or have been freed.
     """
-    out: Array = native_refactor(jnp.asarray(token, jnp.int32), jax.lax.stop_gradient(jnp.asarray(values)))
+    values = jnp.asarray(values)
+    if values.ndim != 1:
+        raise ValueError(f"sparse_lu.refactor: the values are {_short(values)}, wanted [nnz]; use jax.vmap for a batch")
+    out: Array = native_refactor(_as_token("refactor", token), jax.lax.stop_gradient(values))
     return out
 
 
@@ -67,29 +74,32 @@ def solve(
       token: int32[], of `Factors`.
       b: the dtype of the factors, [n] or [n, k] for `k` right-hand sides.
       values: [nnz], those that the token was factorised with last, for derivatives with respect to the matrix. Without
-        them, only `b` has a derivative. They do not change the solution.
+        them, only `b` has a derivative. They do not change the solution. A derivative solves with the same factors
+        again, so compute it before the next `refactor`.
       trans: "N" for `A`, "T" for its transpose, "H" for its conjugate transpose.
 
     Returns:
       `x`, of the shape of `b`.
 
     Raises:
-      ValueError: `trans` or the shape of `b` is another one.
-      TypeError: `b` has another dtype than factors can have, or `values` has another dtype than `b`.
+      ValueError: `trans` or the shape of `b` is not one of these.
+      TypeError: the token is not an int32[], the dtype of `b` is not that of any factors, or not that of `values`.
       jax.errors.JaxRuntimeError: when the program runs. Nothing was factorised, `b` does not fit the matrix, the
-        factors have another dtype, or have been freed.
+        factors have another dtype, have been freed, or were refactorised before the derivative of this solve.
     """
     if trans not in ("N", "T", "H"):
         raise ValueError(f"sparse_lu.solve: trans is {trans!r}, wanted 'N', 'T' or 'H'")
     b = jnp.asarray(b)
     _expect_dtype("solve", "b", b)
-    if b.ndim not in (1, 2):
-        raise ValueError(f"sparse_lu.solve: b has the shape {b.shape}, wanted [n] or [n, k]")
+    if b.ndim not in (1, 2) or b.shape[0] == 0:
+        raise ValueError(f"sparse_lu.solve: b is {_short(b)}, wanted [n] or [n, k]; use jax.vmap for a batch")
     if values is not None:
         values = jnp.asarray(values)
-        if values.dtype != b.dtype:
-            raise TypeError(f"sparse_lu.solve: the values are {values.dtype} and b is {b.dtype}")
-    out: Array = _solve(jnp.asarray(token, jnp.int32), b, values, trans)
+        if values.dtype != b.dtype or values.ndim != 1:
+            raise TypeError(
+                f"sparse_lu.solve: the values are {_short(values)}, wanted {b.dtype}[nnz], since b is {_short(b)}"
+            )
+    out: Array = _solve(_as_token("solve", token), b, values, trans)
     return out
 
 
@@ -98,23 +108,50 @@ def _solve(token: Array, b: Array, values: Array | None, trans: str) -> Array:
     if trans == "H":  # conj(A).T x = b
         x: Array = _solve(token, b.conj(), values, "T")
         return x.conj()
-    out: Array = jax.lax.custom_linear_solve(
-        partial(_multiply, token, values, transposed=trans == "T"),
-        b,
-        lambda _, b: _native_solve(token, b, transposed=trans == "T"),
-        lambda _, b: _native_solve(token, b, transposed=trans == "N"),
-    )
+    out: Array = _differentiable_solve(token, b, values, trans == "T")
     return out
 
 
-def _native_solve(token: Array, b: Array, *, transposed: bool) -> Array:
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _differentiable_solve(token: Array, b: Array, values: Array | None, transposed: bool) -> Array:
+    return _linear_solve(token, jnp.int32(_ANY_VERSION), transposed, b, values)
+
+
+@_differentiable_solve.defjvp
+def _solve_jvp(transposed: bool, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    """A derivative solves with this matrix again, perhaps much later: that fails if the factors have changed."""
+    token, b, values = primals
+    _, *tangents_of_b_and_values = tangents
+    solve = partial(_linear_solve, token, _version(token), transposed)
+    out: tuple[Array, Array] = jax.jvp(solve, (b, values), tuple(tangents_of_b_and_values))
+    return out
+
+
+def _linear_solve(token: Array, version: Array, transposed: bool, b: Array, values: Array | None) -> Array:
+    x: Array = jax.lax.custom_linear_solve(
+        lambda x: _multiply(token, values, x, transposed=transposed),
+        b,
+        lambda _, b: _native_solve(token, version, b, transposed=transposed),
+        lambda _, b: _native_solve(token, version, b, transposed=not transposed),
+    )
+    return x
+
+
+def _native_solve(token: Array, version: Array, b: Array, *, transposed: bool) -> Array:
     if b.size == 0:
         return b
     sides = b[None] if b.ndim == 1 else b.T  # each right-hand side in one piece
     result = jax.ShapeDtypeStruct(sides.shape, b.dtype)
     call = jax.ffi.ffi_call(f"sparse_lu_solve_{b.dtype}", result, vmap_method="expand_dims")
-    x = call(token, sides, transposed=np.bool_(transposed))
+    x = call(token, version, sides, transposed=np.bool_(transposed))
     return x[0] if b.ndim == 1 else x.T
+
+
+def _version(token: Array) -> Array:
+    """Another number after each `refactor`."""
+    result = jax.ShapeDtypeStruct(token.shape, jnp.int32)
+    version: Array = jax.ffi.ffi_call("sparse_lu_version", result, vmap_method="expand_dims")(token)
+    return version
 
 
 def _multiply(token: Array, values: Array | None, x: Array, *, transposed: bool) -> Array:
@@ -146,15 +183,31 @@ def free(token: ArrayLike) -> Array:
       The token, for others to wait for.
 
     Raises:
+      TypeError: the token is not an int32[].
       jax.errors.JaxRuntimeError: when the program runs, and they have been freed already.
     """
-    token = jnp.asarray(token, jnp.int32)
+    token = _as_token("free", token)
     result = jax.ShapeDtypeStruct(token.shape, jnp.int32)
     out: Array = jax.ffi.ffi_call("sparse_lu_free", result, vmap_method="expand_dims", has_side_effect=True)(token)
     return out
 
 
+def _as_token(function: str, token: ArrayLike) -> Array:
+    wanted = "wanted int32[], the token of `Factors`; use jax.vmap for a batch"
+    try:
+        array = jnp.asarray(token)
+    except TypeError:
+        raise TypeError(f"sparse_lu.{function}: the token is a {type(token).__name__}, {wanted}") from None
+    if array.ndim != 0 or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"sparse_lu.{function}: the token is {_short(array)}, {wanted}")
+    return array.astype(jnp.int32)
+
+
+def _short(array: Array) -> str:
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+
+
 def _expect_dtype(function: str, what: str, array: Array) -> None:
     if array.dtype.name not in _targets.DTYPES:
         wanted = ", ".join(_targets.DTYPES)
-        raise TypeError(f"sparse_lu.{function}: {what} is {array.dtype}, wanted one of {wanted}")
+        raise TypeError(f"sparse_lu.{function}: {what} is {_short(array)}, wanted one of {wanted}")

@@ -147,19 +147,36 @@ impl Expansion<'_> {
         if computed == 0 && same { Written::Never } else { Written::Sometimes }
     }
 
-    /// Whether who uses this array of the current conditional's result, which each branch computes, waits for all calls in the branch
-    /// that ran, also for those that it is not computed from: runtimes run a branch as a whole, and end it when all in it has ended.
+    /// Whether a user of this array of the current conditional's result, which each branch computes, waits for all calls in the branch
+    /// that ran, also for those that the array is not computed from: runtimes run a branch as a whole, and end it when all in it has ended.
     ///
-    /// In a program as written only if each branch makes it by a native call: anything else XLA may still simplify to what is passed on.
-    fn waits_for_calls(&self, roots: &[Span], leaf: usize) -> bool {
-        let is_opaque =
-            |&root: &Span| self.out.instruction(self.module, self.nodes(root)[leaf]).opcode == Opcode::CustomCall;
-        self.module.is_scheduled() || roots.iter().all(is_opaque)
+    /// In a program as written, this holds only if XLA can change nothing of it: each branch makes the array by a watched call, not by
+    /// something that may be simplified to what is passed on, and what decides is unknown, so that the conditional stays.
+    fn waits_for_calls(&self, predicate: Span, roots: &[Span], leaf: usize) -> bool {
+        let watched = |node: Node| self.watched[self.out.graph[node].instruction as usize];
+        self.module.is_scheduled()
+            || roots.len() > 1
+                && roots.iter().all(|&root| watched(self.nodes(root)[leaf]))
+                && self.nodes(predicate).iter().all(|&node| self.is_unknown(node))
+    }
+
+    /// Whether a value is what a watched call or an argument gave, of which XLA knows nothing. Arithmetic on it may have a known result.
+    fn is_unknown(&self, node: Node) -> bool {
+        let node = self.source(node, &[Opcode::Copy, Opcode::Bitcast, Opcode::Reshape, Opcode::Convert]);
+        let value = self.out.graph[node];
+        let instruction = value.instruction as usize;
+        self.watched[instruction]
+            || value.context == 0 && self.module.instructions[instruction].opcode == Opcode::Parameter
     }
 
     /// The value that a node is, seen through what XLA may remove.
-    fn unmoved(&self, mut node: Node) -> Node {
-        while matches!(self.out.instruction(self.module, node).opcode, Opcode::Copy | Opcode::Bitcast | Opcode::Reshape)
+    fn unmoved(&self, node: Node) -> Node {
+        self.source(node, &[Opcode::Copy, Opcode::Bitcast, Opcode::Reshape])
+    }
+
+    /// What a node is made from by these operations alone.
+    fn source(&self, mut node: Node, through: &[Opcode]) -> Node {
+        while through.contains(&self.out.instruction(self.module, node).opcode)
             && self.out.graph[node].rule == Rule::Any
         {
             let mut sources = self.out.graph.neighbors_directed(node, Incoming);
@@ -198,7 +215,9 @@ impl Expansion<'_> {
             if let Some(used) = used.filter(|_| written == Written::Always) {
                 self.edge(used, node, Edge::Guard)?;
             }
-            if let Some(ran) = ran.filter(|_| written == Written::Always && self.waits_for_calls(&roots, leaf)) {
+            if let Some(ran) =
+                ran.filter(|_| written == Written::Always && self.waits_for_calls(predicate, &roots, leaf))
+            {
                 self.edge(ran, node, Edge::Guard)?;
             }
             for (branch, &root) in (0..).zip(&roots) {
