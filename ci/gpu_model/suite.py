@@ -1,7 +1,8 @@
 """Runs tests of `python/tests` with the model as the GPU: on one device, on four, and on four with concurrent graphs.
 
-`ci/gpu-model suite` calls this, in an environment that has the model in place of the driver. Each file has a process of
-its own, with a limit. Here stands what runs, and why each of the others does not.
+`ci/gpu-model suite` calls this, in an environment that has the model in place of the driver. With words it runs a part:
+`ci/gpu-model suite concurrent handle order`. Each file has a process of its own, with a limit. Here stands what runs,
+and why each of the others does not.
 """
 
 import os

@@ -119,7 +119,7 @@ def test_a_process_may_end_while_threads_call():
     def calls(slot):
         for call in range(20):
             check(slot, call + 1.0, float(call))
-        print("done", flush=True)
+        print("done\\n", end="", flush=True)  # in one write: other threads print as well
     for slot in range(1, 5):
         threading.Thread(target=calls, args=(slot,)).start()
     print("leaving", flush=True)

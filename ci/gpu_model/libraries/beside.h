@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -14,6 +15,9 @@ extern "C" int gpu_model_enter(const char* function, void* caller);
 extern "C" void gpu_model_leave();
 extern "C" int gpu_model_enqueue(CUstream, const char* kind, void (*run)(void*), void (*destroy)(void*), void* data, const CUdeviceptr* reads,
                                  const CUdeviceptr* writes, const size_t* counts);
+
+// Which piece of work runs in this thread, and which node of a graph.
+extern "C" void gpu_model_turn(uint64_t* work, uint64_t* node);
 
 struct Memory {
   const void* from;

@@ -1,7 +1,7 @@
 // NCCL, and RCCL by the same names: the devices of one process meet, each on a stream of its own, as on a GPU. What a group of
 // calls asks of one device is one piece of work there.
 #include <algorithm>
-#include <atomic>
+#include <compare>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -35,13 +35,26 @@ struct Asked {
   size_t bytes() const { return count * bytes_of(type); }
 };
 
-// What a device has asked for so far, and how often that was run: a graph runs again what was asked once.
-using Number = std::pair<uint64_t, uint64_t>;
+// What devices meet for. Outside of graphs: how many collectives the device has enqueued before. In a graph: the how many-th launch
+// with collectives it is, the node, and how often it ran in this launch. Not when it was recorded: a device that has its memory
+// elsewhere this time records again, and the others do not.
+struct Number {
+  bool in_graph;
+  uint64_t first, node, time, index;
+  auto operator<=>(const Number&) const = default;
+};
+
+// A launch of a graph on one device.
+struct Launch {
+  uint64_t work = 0, number = 0;
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> times;  // by node, and by which of its collectives it is
+};
 
 // Devices that belong together. What has the same number on each of them belongs together.
 struct Clique {
-  explicit Clique(int size) : size(size) {}
+  explicit Clique(int size) : size(size), launches(static_cast<size_t>(size)) {}
   const int size;
+  std::vector<Launch> launches;  // the last of each device
   std::mutex mutex;
   std::condition_variable changed;
   struct Meeting {
@@ -57,7 +70,7 @@ struct Clique {
 struct Communicator {
   std::shared_ptr<Clique> clique;
   int rank, device;
-  uint64_t met = 0;     // meetings of this device so far
+  uint64_t met = 0;     // meetings of this device so far, but for those in graphs
   uint64_t splits = 0;  // and how often it was split
 };
 
@@ -132,6 +145,14 @@ void compute(const std::vector<Asked>& asked) {
 // Runs in the turn of one device's stream: waits until all devices are here.
 void meet(Clique& clique, int rank, Number number, const Asked& asked) {
   std::unique_lock lock(clique.mutex);
+  if (number.in_graph) {
+    uint64_t work;
+    gpu_model_turn(&work, &number.node);
+    Launch& launch = clique.launches[static_cast<size_t>(rank)];
+    if (launch.work != work) launch = {work, launch.number + 1, {}};
+    number.first = launch.number;
+    number.time = launch.times[{number.node, number.index}]++;
+  }
   auto& meeting = clique.meetings[number];
   meeting.asked.resize(static_cast<size_t>(clique.size));
   meeting.asked[static_cast<size_t>(rank)] = asked;
@@ -185,16 +206,17 @@ int start(Batch batch) {
     written.insert(written.end(), w.begin(), w.end());
   }
   int rank = batch.communicator->rank;
-  uint64_t number = batch.communicator->met;
-  for (const Asked& asked : batch.all) batch.communicator->met += asked.kind < Asked::SEND;
-  auto runs = std::make_shared<std::atomic<uint64_t>>(0);
+  uint64_t first = batch.communicator->met;
+  CUstreamCaptureStatus capture;
+  if (cuStreamIsCapturing(batch.stream, &capture)) return UNHANDLED_CUDA_ERROR;
+  bool in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+  for (const Asked& asked : batch.all) batch.communicator->met += !in_graph && asked.kind < Asked::SEND;
   auto run = [=, all = std::move(batch.all)] {
-    uint64_t time = (*runs)++;
     for (const Asked& asked : all)
       if (asked.kind == Asked::SEND) send(*clique, rank, asked);
-    uint64_t next = number;
+    uint64_t index = 0;
     for (const Asked& asked : all)
-      if (asked.kind < Asked::SEND) meet(*clique, rank, {next++, time}, asked);
+      if (asked.kind < Asked::SEND) meet(*clique, rank, {in_graph, first, 0, 0, index++}, asked);
     for (const Asked& asked : all)
       if (asked.kind == Asked::RECEIVE) receive(*clique, rank, asked);
   };

@@ -290,7 +290,10 @@ void run_graph(const CUgraph_st& graph, Accesses& all) {
   while (!ready.empty()) {
     size_t at = choose(ready.size()), now = ready[at];
     ready.erase(ready.begin() + static_cast<long>(at));
+    uint64_t outer = turn().node;
+    turn().node = outer * (graph.nodes.size() + 1) + now + 1;
     nodes[now].accesses = run_node(*graph.nodes[now]);
+    turn().node = outer;
     all.add(nodes[now].accesses);
     for (size_t next : then[now])
       if (--waits_for[next] == 0) ready.push_back(next);

@@ -247,3 +247,8 @@ EXPORT int gpu_model_enqueue(CUstream stream, const char* kind, void (*run)(void
                             run(owned.get());
                           }});
 }
+
+EXPORT void gpu_model_turn(uint64_t* work, uint64_t* node) {
+  *work = turn().work;
+  *node = turn().node;
+}

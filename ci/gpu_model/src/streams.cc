@@ -44,6 +44,12 @@ CUresult create(CUstream* stream, unsigned flags) {
 
 bool is_null(CUstream stream) { return stream == stream->context->null_stream; }
 
+// What a stream was given so far: a ticket to wait with, and what is known then.
+std::pair<uint64_t, Clock> given_to(CUstream stream) {
+  std::lock_guard lock(streams().clocks_mutex);
+  return {stream->given, stream->clock};
+}
+
 // Streams that do not opt out wait for the null stream, and it waits for them.
 void wait_for_null_stream(CUstream stream) {
   std::vector<CUstream> others;
@@ -51,12 +57,8 @@ void wait_for_null_stream(CUstream stream) {
     if (other != stream && other->context == stream->context && (is_null(stream) ? !(other->flags & CU_STREAM_NON_BLOCKING) : is_null(other))) others.push_back(other);
   if (!is_null(stream) && (stream->flags & CU_STREAM_NON_BLOCKING)) return;
   for (CUstream other : others) {
-    Clock clock;
-    {
-      std::lock_guard lock(streams().clocks_mutex);
-      clock = other->clock;
-    }
-    if (!other->captured && !other->reached(other->given)) wait_on(stream, other, other->given, clock);
+    auto [ticket, clock] = given_to(other);
+    if (!other->captured && !other->reached(ticket)) wait_on(stream, other, ticket, clock);
     std::lock_guard lock(streams().clocks_mutex);
     stream->clock.join(clock);
   }
@@ -139,12 +141,8 @@ void wait_on(CUstream stream, CUstream other, uint64_t ticket, const Clock& cloc
 CUresult wait_for(CUstream stream) {
   stream = actual(stream);
   if (!stream) return CUDA_ERROR_INVALID_CONTEXT;
-  Clock clock;
-  {
-    std::lock_guard lock(streams().clocks_mutex);
-    clock = stream->clock;
-  }
-  stream->wait(stream->given);
+  auto [ticket, clock] = given_to(stream);
+  stream->wait(ticket);
   host_has_waited_for(clock);
   return CUDA_SUCCESS;
 }
@@ -177,11 +175,18 @@ CUresult enqueue(CUstream stream, Work work) {
     // A host function may tell the host that all before it is done.
     if (work.type == CU_GRAPH_NODE_TYPE_HOST) host_has_waited_for(known);
     Accesses accesses;
+    turn() = {(stream->id << 40) + time, 0};
     work.run(accesses);
+    turn() = {};
     accesses.settle(work.kind);
     check_between_streams(accesses, stream->id, time, known, work.kind);
   });
   return CUDA_SUCCESS;
+}
+
+Turn& turn() {
+  thread_local Turn now;
+  return now;
 }
 
 void call_host(CUhostFn function, void* data) {
@@ -220,8 +225,10 @@ DRIVER cuStreamQuery(CUstream stream) {
   stream = actual(stream);
   if (!stream) return CUDA_ERROR_INVALID_CONTEXT;
   if (stream->captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (!stream->reached(stream->given)) return CUDA_ERROR_NOT_READY;
-  return wait_for(stream);
+  auto [ticket, clock] = given_to(stream);  // not what another thread gives it meanwhile: that may wait for this one
+  if (!stream->reached(ticket)) return CUDA_ERROR_NOT_READY;
+  host_has_waited_for(clock);
+  return CUDA_SUCCESS;
 }
 DRIVER cuStreamGetCtx(CUstream stream, CUcontext* context) {
   ENTER();

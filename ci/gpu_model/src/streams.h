@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -27,6 +28,13 @@ struct Work {
 
 // Puts work on a stream; or into a graph, while the stream is captured.
 CUresult enqueue(CUstream stream, Work work);
+
+// What this thread is doing: which piece of work on a stream, and in that, if it is a launch of a graph, which node. A node has the
+// same number in every launch, on every device. 0: none.
+struct Turn {
+  uint64_t work = 0, node = 0;
+};
+Turn& turn();
 
 // Runs a host function, which may not call the driver.
 void call_host(CUhostFn function, void* data);
@@ -69,7 +77,7 @@ struct CUstream_st {
   bool origin = false;   // the capture began here
   bool invalid = false;  // something forbidden was done
 
-  uint64_t given = 0;  // under `mutex_`, but for those who push
+  std::atomic<uint64_t> given{0};
 
  private:
   std::mutex mutex_;
