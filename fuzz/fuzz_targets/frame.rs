@@ -941,7 +941,8 @@ fuzz_target!(|input: Input| {
     let error = unsafe { handler(frame) };
 
     // SAFETY: see above.
-    let future = if has_futures { unsafe { frame.byte_add(ffi::FUTURE_OFFSET).cast::<*mut ffi::Future>().read() } as usize } else { 0 };
+    let future: *mut ffi::Future = if has_futures { unsafe { frame.byte_add(ffi::FUTURE_OFFSET).cast::<*mut ffi::Future>().read() } } else { null_mut() };
+    let future = future as usize;
     assert!(future == 0 || (future == FUTURE && error.is_null()));
     // SAFETY: none of the handlers frees it.
     let answered = !metadata.is_null() && unsafe { (*metadata).traits } != u32::MAX;
