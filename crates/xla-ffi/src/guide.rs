@@ -156,8 +156,9 @@ pub mod buffers {}
 ///
 /// An attribute that the function does not have is an error, unless the list ends with `..`.
 ///
-/// XLA has no attributes of the types `float16`, `bfloat16`, `float8` and complex, and none that are lists of Python: an array of numpy takes their place,
-/// of two `float64` for a complex number.
+/// jaxlib refuses attributes of the types `float16`, `bfloat16`, `float8` and complex, arrays of `bool`, and lists of Python. Others take their place:
+/// arrays of numpy for lists, of two `float64` for a complex number, of `uint8` for bits. `np.bool_` counts as such a type; `True` does not. An
+/// array of more dimensions arrives as one of all its elements, and `np.array(0.5)` as an array of one.
 pub mod attributes {}
 
 /// What the runtime has for a call.
@@ -228,8 +229,8 @@ pub mod context {}
 ///
 /// All handlers of a call site get the same attributes: those that one does not read are left to the others by `..`.
 ///
-/// A state is returned in the stages before the call alone. On GPUs there are two stages more, in each run of the program before anything of it is executed: [`Prepare`](crate::Stage::Prepare) and
-/// [`Initialize`](crate::Stage::Initialize), whose states are found as [`Prepared`](crate::Prepared) and [`Initialized`](crate::Initialized). On the host XLA has no
+/// A state is returned in the stages before the call alone. On GPUs there are two stages more, in each run of the program before anything of it is
+/// executed: [`Prepare`](crate::Stage::Prepare) and [`Initialize`](crate::Stage::Initialize), whose states are found as [`Prepared`](crate::Prepared) and [`Initialized`](crate::Initialized). On the host XLA has no
 /// place for states of those stages (jaxlib 0.10 to 0.12), so asking for one is an error there.
 pub mod state {}
 
