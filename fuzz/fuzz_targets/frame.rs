@@ -10,15 +10,24 @@ use core::ffi::{CStr, c_int, c_void};
 use core::mem::{offset_of, size_of};
 use core::ptr::null_mut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, Once};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use xla_ffi::{
-    Arg, Attributes, BF16, Complex, Device, DeviceOrdinal, Error, F16, Future, Handler, InPlace, NewState, Operand, Output, Prepared, RunId,
-    Scratch, State, ThreadPool, Token, Value, attributes, ffi, handler,
+    Arg, Array, Attributes, BF16, Code, Complex, Device, DeviceOrdinal, Element, Error, F8E3M4, F8E4M3, F8E4M3B11FNUZ, F8E4M3FN, F8E4M3FNUZ,
+    F8E5M2, F8E5M2FNUZ, F8E8M0FNU, F16, Future, Handler, InPlace, NewState, Operand, Output, Prepared, Ret, RunId, Scratch, Stage, State,
+    ThreadPool, Token, Value, attributes, ffi, handler,
 };
+
+/// Calls a macro with each element type.
+macro_rules! each_type {
+    ($call:ident($($with:tt)*)) => {
+        $call!(($($with)*) bool i8 i16 i32 i64 u8 u16 u32 u64 F16 BF16 f32 f64 Complex<f32> Complex<f64> F8E5M2 F8E3M4 F8E4M3 F8E4M3FN
+            F8E4M3B11FNUZ F8E5M2FNUZ F8E4M3FNUZ F8E8M0FNU)
+    };
+}
 
 /// Reads all that typed views and attributes can have, and writes its results.
 fn typed(
@@ -41,13 +50,7 @@ fn typed(
 fn look_at(attributes: &Attributes<'_>, depth: usize) {
     for name in attributes.names().unwrap_or_default() {
         match attributes.value(name) {
-            Ok(Some(Value::Scalar(it) | Value::Array(it))) => {
-                let _ = std::hint::black_box((
-                    it.elements::<f32>().map(|all| all.map(|all| all.iter().sum::<f32>())),
-                    it.elements::<i64>().map(|all| all.map(|all| all.iter().fold(0, |sum, x| sum ^ x))),
-                    it.elements::<bool>().map(|all| all.map(|all| all.iter().filter(|&&x| x).count())),
-                ));
-            }
+            Ok(Some(Value::Scalar(it) | Value::Array(it))) => look_at_elements(&it),
             Ok(Some(Value::String(text))) => assert!(text.len() < 1 << 20),
             Ok(Some(Value::Dictionary(more))) if depth < 4 => look_at(&more, depth + 1),
             _ => {}
@@ -55,7 +58,81 @@ fn look_at(attributes: &Attributes<'_>, depth: usize) {
     }
 }
 
+/// Every byte of elements of any type, in the way in which Rust sees them.
+fn look_at_elements(array: &Array<'_>) {
+    macro_rules! look {
+        (() $($of:ident $(<$part:ident>)?)*) => {
+            $(if let Ok(Some(all)) = array.elements::<$of $(<$part>)?>() {
+                assert_eq!(all.len(), array.len());
+                std::hint::black_box(all.to_vec());
+            })*
+        };
+    }
+    each_type!(look());
+}
+
 handler!(Typed = typed(x, flags, z, rest, y, more; all, ..));
+
+/// Copies operands of any type, each as the type that it has, and is told of results by type.
+fn copies(
+    all: Vec<xla_ffi::Buffer<'_, Arg>>,
+    tokens: Vec<Token<Ret>>,
+    first: Option<Output<'_, F8E4M3FN>>,
+    second: Option<Output<'_, Complex<f32>, 1>>,
+    flags: Option<Output<'_, bool, 0>>,
+    rest: Vec<Output<'_, u16>>,
+) -> Result<(), Error> {
+    for each in &all {
+        let mut read = 0;
+        macro_rules! copy {
+            (() $($of:ident $(<$part:ident>)?)*) => {
+                $(match each.read::<$of $(<$part>)?>() {
+                    Ok(all) => {
+                        assert_eq!(each.dtype(), <$of $(<$part>)?>::DTYPE);
+                        std::hint::black_box(all);
+                        read += 1;
+                    }
+                    Err(error) => assert!(matches!(error.code(), Code::InvalidArgument | Code::Internal)),
+                })*
+            };
+        }
+        each_type!(copy());
+        assert!(read <= 1);
+    }
+    if let Some(mut first) = first {
+        first.zeroed();
+    }
+    if let Some(mut second) = second {
+        second.write(&vec![Complex::new(1.0, 2.0); second.len()])?;
+    }
+    if let Some(mut flags) = flags {
+        flags.fill_with(|_| true);
+    }
+    for mut each in rest {
+        each.fill_with(|index| index as u16);
+    }
+    std::hint::black_box(tokens);
+    Ok(())
+}
+
+handler!(Copies = copies(all, tokens, first, second, flags, rest; ..));
+
+/// The same types as they are, in place, left out or many.
+fn views(
+    half: Option<Operand<'_, F16, 1>>,
+    eight: Option<Operand<'_, F8E5M2>>,
+    long: Vec<Operand<'_, u64>>,
+    mut y: Output<'_, Complex<f32>>,
+    all: Option<&[Complex<f32>]>,
+    label: Option<&[F8E5M2]>,
+    factor: Option<BF16>,
+) {
+    let sum = long.iter().flat_map(|each| each.iter()).fold(0_u64, |sum, each| sum.wrapping_add(*each));
+    std::hint::black_box((half.map(|half| half.to_vec()), eight.map(|eight| eight.to_vec()), label.map(<[F8E5M2]>::to_vec), factor));
+    y.fill_with(|index| all.and_then(|all| all.get(index).copied()).unwrap_or(Complex::new(sum as f32, 0.0)));
+}
+
+handler!(Views = views(half, eight, long, y; all, label, factor, ..));
 
 fn change(mut x: InPlace<'_, f32>, others: Vec<InPlace<'_, u8>>, _label: Option<&str>, _factor: Option<f64>) {
     x.iter_mut().for_each(|x| *x += 1.0);
@@ -137,7 +214,7 @@ fn later<'a>(
     Future::new((x, rest, (y, change)), move |mut promise| {
         let (x, ..) = promise.parameters();
         if factor.is_some() && x.is_empty() {
-            return;
+            return; // and drops the promise
         }
         pool.spawn(move || {
             promise.fulfil(|(x, rest, (mut y, change))| {
@@ -154,28 +231,72 @@ fn later<'a>(
 
 handler!(Later = later(pool, x, rest, y, change; factor, ..));
 
-/// The handlers, and whether they need a stream. The slots of GPUs would pass the stream on to a driver.
-fn handlers() -> [(ffi::Handler, bool); 15] {
+/// A handler that is called, and what it needs.
+struct Called {
+    name: &'static str,
+    handler: ffi::Handler,
+    on_gpu: bool,
+    stage: Stage,
+}
+
+const HANDLERS: usize = 17;
+
+/// The slots of GPUs are not among them: they would pass the stream on to a driver.
+fn handlers() -> [Called; HANDLERS] {
+    const fn called(name: &'static str, handler: ffi::Handler, on_gpu: bool) -> Called {
+        Called { name, handler, on_gpu, stage: Stage::Execute }
+    }
+    fn typed<H: Handler>(name: &'static str) -> Called {
+        Called { name, handler: H::FUNCTION, on_gpu: false, stage: H::STAGE }
+    }
     let [entangle, read, write] = entangle_cpu::TARGETS.map(|target| target.handler);
     let [cuda, rocm] = [entangle_cuda::TARGETS, entangle_rocm::TARGETS].map(|[entangle, ..]| entangle);
     [
-        (entangle, false),
-        (cuda.handler, true),
-        (cuda.in_graph.unwrap(), true),
-        (rocm.handler, true),
-        (rocm.in_graph.unwrap(), true),
-        (read, false),
-        (write, false),
-        (Typed::FUNCTION, false),
-        (Change::FUNCTION, false),
-        (ReadOptions::FUNCTION, false),
-        (Make::FUNCTION, false),
-        (Find::FUNCTION, false),
-        (FindPrepared::FUNCTION, true),
-        (Context::FUNCTION, false),
-        (Later::FUNCTION, false),
+        called("entangle", entangle, false),
+        called("entangle on CUDA", cuda.handler, true),
+        called("entangle in a CUDA graph", cuda.in_graph.unwrap(), true),
+        called("entangle on ROCm", rocm.handler, true),
+        called("entangle in a HIP graph", rocm.in_graph.unwrap(), true),
+        called("read", read, false),
+        called("write", write, false),
+        typed::<Typed>("views and attributes"),
+        typed::<Copies>("copies of every type"),
+        typed::<Views>("views that may be left out"),
+        typed::<Change>("in place"),
+        typed::<ReadOptions>("dictionaries"),
+        typed::<Make>("new state"),
+        typed::<Find>("state"),
+        typed::<FindPrepared>("prepared state"),
+        typed::<Context>("context"),
+        typed::<Later>("future"),
     ]
 }
+
+/// How often each handler has had a success, an error of its own and one for its frame; and futures that were fulfilled, that failed, and that
+/// were completed after the handler had returned; and states that were made, found, and freed.
+static REACHED: [[AtomicUsize; 3]; HANDLERS] = [const { [const { AtomicUsize::new(0) }; 3] }; HANDLERS];
+static FUTURES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+static STATES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+fn count(what: &AtomicUsize) {
+    what.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Says at the end what was reached. `ci/fuzz` looks for a 0.
+extern "C" fn tell() {
+    let numbers = |all: &[AtomicUsize]| all.iter().map(|each| each.load(Ordering::Relaxed).to_string()).collect::<Vec<_>>().join(" ");
+    for (called, reached) in handlers().iter().zip(&REACHED) {
+        eprintln!("reached: {} (answers, errors, malformed frames): {}", called.name, numbers(reached));
+    }
+    eprintln!("reached: futures (fulfilled, failed, after the return): {}", numbers(&FUTURES));
+    eprintln!("reached: states (made, found, freed): {}", numbers(&STATES));
+}
+
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> c_int;
+}
+
+static TOLD: Once = Once::new();
 
 /// The first of them that are `entangle`.
 const PASS_THROUGH: usize = 5;
@@ -214,10 +335,23 @@ enum Answer {
 struct Runtime {
     stream: Stream,
     answer: Answer,
-    /// The state that a handler has set, and how it is freed.
-    state: Option<(*mut c_void, unsafe extern "C" fn(*mut c_void))>,
-    numbers: Numbers,
+    /// The state that a handler has set, and the number of its type.
+    state: Option<(*mut c_void, usize)>,
     allocated: usize,
+    /// Whether tasks wait until the handler has returned.
+    defers: bool,
+    tasks: Vec<(unsafe extern "C" fn(*mut c_void), *mut c_void)>,
+}
+
+impl Runtime {
+    fn free_state(&mut self) {
+        if let Some((state, id)) = self.state.take() {
+            let deleter = TYPES.lock().unwrap()[id - 1];
+            // SAFETY: the handler has set it to be freed by this.
+            unsafe { deleter(state) };
+            count(&STATES[2]);
+        }
+    }
 }
 
 #[derive(Arbitrary, Debug)]
@@ -283,6 +417,8 @@ struct Input {
     api_size: u16,
     stream: Stream,
     answer: Answer,
+    defers: bool,
+    has_state: bool,
     extensions: Vec<Extension>,
     args: List,
     rets: List,
@@ -379,7 +515,7 @@ struct Data {
     is_token: bool,
 }
 
-fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut c_void, Data) {
+fn buffer(memory: &mut Memory, elements: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut c_void, Data) {
     let dims: Vec<i64> = from.dims.iter().take(6).map(|&byte| dimension(byte)).collect();
     let bytes = bytes_of(from, &dims);
     let is_token = from.dtype() == TOKEN;
@@ -388,11 +524,11 @@ fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut 
             Data { start: data.start, bytes: data.bytes, is_token }
         }
         _ => match (bytes, from.data) {
-            (Some(bytes), Pointer::Good | Pointer::Fine) => Data { start: memory.bytes(bytes, 64), bytes, is_token },
+            (Some(bytes), Pointer::Good | Pointer::Fine) => Data { start: elements.bytes(bytes, 64), bytes, is_token },
             // Bytes are aligned everywhere, so they must be there.
-            (Some(bytes), Pointer::Misaligned) => Data { start: memory.bytes(bytes + 1, 64).wrapping_add(1), bytes: 0, is_token },
+            (Some(bytes), Pointer::Misaligned) => Data { start: elements.bytes(bytes + 1, 64).wrapping_add(1), bytes: 0, is_token },
             (None, Pointer::Misaligned) if width_of(from.dtype()) > 1 => {
-                Data { start: memory.bytes(1, 64).wrapping_add(1), bytes: 0, is_token }
+                Data { start: elements.bytes(1, 64).wrapping_add(1), bytes: 0, is_token }
             }
             _ => Data { start: null_mut(), bytes: 0, is_token },
         },
@@ -420,12 +556,13 @@ fn buffer(memory: &mut Memory, from: &Buffer, place_of: Option<&Data>) -> (*mut 
 /// The lists of types and items, their claimed length, and the memory of the buffers.
 fn buffers(
     memory: &mut Memory,
+    elements: &mut Memory,
     from: &List,
     places: &[Data],
 ) -> (i64, *const c_int, *const *mut c_void, Vec<Data>) {
     let (mut items, mut data) = (Vec::new(), Vec::new());
     for (i, each) in from.buffers.iter().take(8).enumerate() {
-        let (item, its_data) = buffer(memory, each, places.get(i));
+        let (item, its_data) = buffer(memory, elements, each, places.get(i));
         items.push(item);
         data.push(its_data);
     }
@@ -513,12 +650,16 @@ fn width_of(dtype: i8) -> usize {
 
 // The runtime: its errors are numbers.
 
+/// Whether the last error was one of the frame.
+static MALFORMED: AtomicBool = AtomicBool::new(false);
+
 unsafe extern "C" fn error_create(args: *mut ffi::ErrorCreateArgs) -> *mut ffi::Error {
     // SAFETY: the handler passes a complete struct with a null-terminated message.
     let (code, message) = unsafe { ((*args).code, CStr::from_ptr((*args).message)) };
     assert!((1..=16).contains(&code), "{code} is no status code");
     assert!(!message.to_bytes().is_empty());
-    std::str::from_utf8(message.to_bytes()).expect("a message is UTF-8");
+    let text = std::str::from_utf8(message.to_bytes()).expect("a message is UTF-8");
+    MALFORMED.store(text.starts_with("malformed"), Ordering::Relaxed);
     16 as *mut ffi::Error
 }
 
@@ -578,17 +719,31 @@ unsafe extern "C" fn type_register(args: *mut ffi::TypeRegisterArgs) -> *mut ffi
 
 answers! {
     state_set(args: StateSetArgs, runtime, _nothing) {
+        if runtime.state.is_some() {
+            return 24 as *mut ffi::Error;
+        }
         // SAFETY: the handler passes complete structs.
         let (id, state) = unsafe { ((*(*args).type_id).type_id, (*args).state) };
-        runtime.state = Some((state, TYPES.lock().unwrap()[id as usize - 1]));
+        runtime.state = Some((state, id as usize));
+        count(&STATES[0]);
     }
-    // All states are `Numbers`.
     state_get(args: StateGetArgs, runtime, nothing) {
-        let numbers: *mut c_void = (&raw mut runtime.numbers).cast();
-        // SAFETY: the handler passes a complete struct.
-        unsafe { (*args).state = if nothing { null_mut() } else { numbers } };
+        // SAFETY: as above.
+        let id = unsafe { (*(*args).type_id).type_id } as usize;
+        match runtime.state {
+            Some((state, of)) if of == id && !nothing => {
+                // SAFETY: as above.
+                unsafe { (*args).state = state };
+                count(&STATES[1]);
+            }
+            Some(_) => {}
+            None => return 24 as *mut ffi::Error,
+        }
     }
-    device_memory_allocate(args: DeviceMemoryAllocateArgs, runtime, _nothing) {
+    device_memory_allocate(args: DeviceMemoryAllocateArgs, runtime, nothing) {
+        if nothing {
+            return null_mut();
+        }
         runtime.allocated += 1;
         // SAFETY: as above.
         unsafe { (*args).data = (64 * runtime.allocated) as *mut c_void };
@@ -598,9 +753,15 @@ answers! {
         assert!(unsafe { (*args).data } as usize <= 128);
         runtime.allocated -= 1;
     }
-    thread_pool_schedule(args: ThreadPoolScheduleArgs, _runtime, _nothing) {
-        // SAFETY: the handler says that the task can be called with this, once.
-        unsafe { ((*args).task.unwrap())((*args).data) };
+    thread_pool_schedule(args: ThreadPoolScheduleArgs, runtime, _nothing) {
+        // SAFETY: as above.
+        let (task, data) = unsafe { ((*args).task.unwrap(), (*args).data) };
+        if runtime.defers {
+            runtime.tasks.push((task, data));
+        } else {
+            // SAFETY: the handler says that the task can be called with this, once.
+            unsafe { task(data) };
+        }
     }
     thread_pool_num_threads(args: ThreadPoolNumThreadsArgs, _runtime, nothing) {
         // SAFETY: as above.
@@ -639,6 +800,7 @@ unsafe extern "C" fn future_set_available(args: *mut ffi::FutureSetAvailableArgs
     // SAFETY: the handler passes a complete struct.
     assert_eq!(unsafe { (*args).future } as usize, FUTURE);
     COMPLETED.fetch_add(1, Ordering::Relaxed);
+    count(&FUTURES[0]);
     null_mut()
 }
 
@@ -646,6 +808,7 @@ unsafe extern "C" fn future_set_error(args: *mut ffi::FutureSetErrorArgs) -> *mu
     // SAFETY: the handler passes a complete struct, with an error that it has made.
     assert_eq!(unsafe { ((*args).future as usize, (*args).error as usize) }, (FUTURE, 16));
     COMPLETED.fetch_add(1, Ordering::Relaxed);
+    count(&FUTURES[1]);
     null_mut()
 }
 
@@ -658,13 +821,17 @@ fn extension_of(struct_size: usize, kind: c_int, next: *mut ffi::Extension) -> f
 }
 
 fuzz_target!(|input: Input| {
-    let mut memory = Memory::default();
+    TOLD.call_once(|| {
+        // SAFETY: the function only prints.
+        assert_eq!(unsafe { atexit(tell) }, 0);
+    });
+    let (mut memory, mut elements) = (Memory::default(), Memory::default());
     let handlers = handlers();
     let which = usize::from(input.handler) % handlers.len();
-    let (handler, on_gpu) = handlers[which];
+    let Called { handler, on_gpu, stage: right_stage, .. } = handlers[which];
 
-    let (args_len, arg_types, arg_items, operands) = buffers(&mut memory, &input.args, &[]);
-    let (rets_len, ret_types, ret_items, results) = buffers(&mut memory, &input.rets, &operands);
+    let (args_len, arg_types, arg_items, operands) = buffers(&mut memory, &mut elements, &input.args, &[]);
+    let (rets_len, ret_types, ret_items, results) = buffers(&mut memory, &mut elements, &input.rets, &operands);
 
     let attributes = attributes(
         &mut memory,
@@ -729,11 +896,10 @@ fuzz_target!(|input: Input| {
     }
     let has_futures = api_size >= offset_of!(ffi::Api, future_create) + size_of::<usize>();
     let api = memory.partly(api, api_size);
-    let numbers = Numbers(vec![1, 2, 3]);
-    let mut runtime = Runtime { stream: input.stream, answer, state: None, numbers, allocated: 0 };
+    let mut runtime = Runtime { stream: input.stream, answer, state: None, allocated: 0, defers: input.defers, tasks: Vec::new() };
     let frame_size =
         size_near(input.frame_size, ffi::CallFrame::END).max(offset_of!(ffi::CallFrame, api) + size_of::<usize>());
-    let stage = if input.stage < 200 { ffi::STAGE_EXECUTE } else { c_int::from(input.stage % 8) - 2 };
+    let stage = if input.stage < 200 { right_stage as c_int } else { c_int::from(input.stage % 8) - 2 };
     let mut frame = ffi::CallFrame::new();
     frame.struct_size = frame_size;
     frame.extension_start = extension;
@@ -759,32 +925,51 @@ fuzz_target!(|input: Input| {
         memory.partly(frame, frame_size)
     };
     COMPLETED.store(0, Ordering::Relaxed);
+    if input.has_state && answer != Answer::Missing && api_size >= size_of::<ffi::Api>() {
+        // The call site has a state already, which the handler for it has made, in a frame without faults.
+        let mut first = ffi::CallFrame::new();
+        first.api = api;
+        first.ctx = (&raw mut runtime).cast();
+        first.stage = ffi::STAGE_INSTANTIATE;
+        // SAFETY: there is nothing in the frame to be followed but the table and the context. It returns no future.
+        let error = unsafe { Make::FUNCTION(&raw mut first) };
+        assert_eq!(error.is_null(), runtime.state.is_some());
+    }
 
     // SAFETY: each struct is as long as its size says or as long as it can be, each list as its count says; only the frames
     // that the handlers may end the process for are left out.
     let error = unsafe { handler(frame) };
 
-    if has_futures {
-        // SAFETY: see above.
-        let future = unsafe { frame.byte_add(ffi::FUTURE_OFFSET).cast::<*mut ffi::Future>().read() } as usize;
-        assert!(future == 0 || (future == FUTURE && error.is_null()));
-        assert_eq!(COMPLETED.load(Ordering::Relaxed), future / FUTURE, "a future is completed once");
-    }
-    if let Some((state, deleter)) = runtime.state.take() {
-        // SAFETY: the handler has set it to be freed by this.
-        unsafe { deleter(state) };
-    }
-    if answer != Answer::Fails {
-        assert_eq!(runtime.allocated, 0, "scratch memory is freed");
-    }
-
+    // SAFETY: see above.
+    let future: *mut ffi::Future = if has_futures { unsafe { frame.byte_add(ffi::FUTURE_OFFSET).cast::<*mut ffi::Future>().read() } } else { null_mut() };
+    let future = future as usize;
+    assert!(future == 0 || (future == FUTURE && error.is_null()));
     // SAFETY: none of the handlers frees it.
     let answered = !metadata.is_null() && unsafe { (*metadata).traits } != u32::MAX;
     if answered {
         // SAFETY: as above.
         let version = unsafe { (*metadata).api_version };
         assert_eq!((version.major_version, version.minor_version), ffi::API_VERSION);
+    } else {
+        let how = if error.is_null() { 0 } else { 1 + usize::from(MALFORMED.load(Ordering::Relaxed)) };
+        count(&REACHED[which][how]);
     }
+    // Of the frame, nothing but the elements is promised to those who come later.
+    drop(memory);
+    let before = COMPLETED.load(Ordering::Relaxed);
+    for (task, data) in core::mem::take(&mut runtime.tasks) {
+        // SAFETY: the handler says that the task can be called with this, once.
+        unsafe { task(data) };
+    }
+    if COMPLETED.load(Ordering::Relaxed) > before {
+        count(&FUTURES[2]);
+    }
+    assert_eq!(COMPLETED.load(Ordering::Relaxed), future / FUTURE, "a future is completed once");
+    runtime.free_state();
+    if answer != Answer::Fails {
+        assert_eq!(runtime.allocated, 0, "scratch memory is freed");
+    }
+
     if which < PASS_THROUGH {
         if error.is_null() && !answered {
             // Success says that the results are in place: then everything must have been in order.

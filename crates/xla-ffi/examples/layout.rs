@@ -32,26 +32,8 @@ fn main() {
     println!("XLA_FFI_AttrType_STRING {}", ffi::ATTR_STRING);
     println!("XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE {}", ffi::TRAIT_COMMAND_BUFFER_COMPATIBLE);
     println!("XLA_FFI_API_MAJOR {}", ffi::API_VERSION.0);
-    let codes = [
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-        "UNAUTHENTICATED",
-    ];
-    for (name, code) in codes.into_iter().zip(Code::ALL) {
-        println!("XLA_FFI_Error_Code_{name} {}", code as i32);
+    for code in Code::ALL {
+        println!("XLA_FFI_Error_Code_{} {}", name_in_c(code), code as i32);
     }
     let types = [
         ("PRED", bool::DTYPE),
@@ -82,4 +64,16 @@ fn main() {
     for (name, dtype) in types {
         println!("XLA_FFI_DataType_{name} {}", dtype.0);
     }
+}
+
+/// `INVALID_ARGUMENT` for [`Code::InvalidArgument`].
+fn name_in_c(code: Code) -> String {
+    let mut name = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
 }

@@ -4,20 +4,24 @@
 | --- | --- | --- |
 | operand, result: 23 element types, without elements, of any rank | `same_*` | another type |
 | of a rank; results of different rank | `normalize` | another type and rank, too few, too many |
-| left out, many; of any type | `total`, `ranks` | another type; none where one is wanted |
-| in place | `double` | not aliased; aliased where it is not wanted |
+| left out, many; of any type | `total`, `ranks`, `left` | another type; none where one is wanted |
+| element types that no Rust type has | `ranks` | another is wanted |
+| in place, also many | `double`, `left` | not aliased; aliased where it is not wanted |
 | XLA token | `token` | an array |
-| attribute: scalar and array of each type that jax has | `numbers_*` | another type, missing |
-| bool, string, dictionary into a struct, nested, any, left out | `attributes`, `names` | another, missing, unknown |
-| device, run, threads of the host | `context`, `roots` | |
+| attribute: scalar and array of each type that jaxlib has | `numbers_*` | another type, missing |
+| bool, string, dictionary into a struct, nested, any, left out | `attributes`, `names` | another, missing, not UTF-8 |
+| types of attributes that jaxlib refuses | | `UNSUPPORTED` |
+| device, run, threads of the host | `context`, `roots`, `threads` | a part panics; before there is a run |
 | stream, scratch memory, stages prepare and initialize | tests/from_empty/cuda_context.sh | here, on the host |
-| state of instantiate | `counter` | missing; the handler of another stage |
-| result that comes later | `square_*`, `wait` | fails, panics, is dropped, before and after it started |
+| all of it on GPUs, by addresses | tests/from_empty/cuda_kinds.sh | there |
+| state of instantiate | `counter` | missing; of another type; the handler of another stage; made by the call |
+| result that comes later | `square_*`, `wait` | fails, panics, is dropped, when started or later; another stage |
 | error, panic | | all codes |
 """
 
 import concurrent.futures
 import ctypes
+import os
 import sys
 import time
 from pathlib import Path
@@ -29,6 +33,7 @@ import ml_dtypes
 import numpy as np
 from jaxlib import xla_client
 
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"  # read when the first array is made
 jax.config.update("jax_enable_x64", True)
 
 HERE = Path(__file__).parent
@@ -73,6 +78,13 @@ register("counter_swapped", execute="counter_instantiate")
 swapped = jax.ffi.ffi_call("counter_swapped", [], has_side_effect=True)
 fails('register it as the "instantiate" handler', "UNIMPLEMENTED", swapped, step=np.float64(1))
 
+register("counter_otherwise", instantiate="counter_instantiate", execute="counter_otherwise")
+otherwise = jax.ffi.ffi_call("counter_otherwise", [], has_side_effect=True)
+fails("the state `counter` (u64) is missing", "FAILED_PRECONDITION", otherwise, step=np.float64(1))
+register("too_late", execute="new_too_late")
+too_late = jax.ffi.ffi_call("too_late", [], has_side_effect=True)
+fails('only in the stages before "execute" may a handler return a state', "UNIMPLEMENTED", too_late)
+
 # The stages between: XLA runs them on GPUs alone, and on the host that is an error.
 register("stages", **{stage: f"stages_{stage}" for stage in ("instantiate", "prepare", "initialize", "execute")})
 stages = jax.ffi.ffi_call("stages", shape((6,), jnp.int32))
@@ -89,6 +101,13 @@ assert np.allclose(y, x / np.linalg.norm(x), rtol=1e-15)
 fails("operand 0 (`x`) is f32[3,4], wanted c128[_,_]", "INVALID_ARGUMENT", normalize, np.zeros((3, 4), np.float32))
 fails("the call has 2 operands, wanted 1", "INVALID_ARGUMENT", normalize, x, x)
 fails("operand 0 (`x`) is missing: the call has 0", "INVALID_ARGUMENT", normalize)
+for results, text in [
+    ([shape((6,), x.dtype)], "result 0 (`y`) is c128[6], wanted c128[_,_]"),
+    ([shape(x.shape, jnp.complex64)], "result 0 (`y`) is c64[2,3], wanted c128[_,_]"),
+    ([shape(x.shape, x.dtype)], "result 1 (`norm`) is missing: the call has 1"),
+    ([shape(x.shape, x.dtype)] + 2 * [shape((), jnp.float64)], "the call has 3 results, wanted 2"),
+]:
+    fails(text, "INVALID_ARGUMENT", jax.ffi.ffi_call("normalize", results), x)
 
 # Every element type.
 NUMBERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
@@ -123,6 +142,23 @@ register("ranks", execute="ranks_of")
 ranks = jax.ffi.ffi_call("ranks", shape((3,), jnp.uint32))
 assert jax.jit(ranks)(x, np.zeros((1, 2), np.complex64), np.array(True)).tolist() == [1, 2, 0]
 fails("the handler has 1 values for a result of u32[3]", "INVALID_ARGUMENT", ranks, x)
+for name, shown in [("int2", "i2"), ("uint4", "u4"), ("float4_e2m1fn", "f4_e2m1fn")]:
+    small = jnp.zeros(3, name)
+    assert jax.jit(jax.ffi.ffi_call("ranks", shape((1,), jnp.uint32)))(small).tolist() == [1]
+    total = jax.ffi.ffi_call("total", shape((), jnp.float32))
+    fails(f"operand 0 (`first`) is {shown}[3], wanted f32[_]", "INVALID_ARGUMENT", total, small)
+register("left", execute="left_over")
+i = np.arange(3, dtype=np.int16)
+results = [shape(i.shape, i.dtype), shape(i.shape, i.dtype), shape((), jnp.float64), shape((), jnp.float64)]
+left = jax.ffi.ffi_call("left", results, input_output_aliases={1: 0, 2: 1})
+y = jax.tree.map(np.ndarray.tolist, jax.tree.map(np.asarray, jax.jit(left)(3.0, i, i + 1)))
+assert y == [[0, -1, -2], [-1, -2, -3], 3, 3], y
+for operands in [(), (3.0,)]:
+    assert jax.jit(jax.ffi.ffi_call("left", [], has_side_effect=True))(*operands) == []
+fails("operand 0 (`factor`) is i16[3], wanted f64[]", "INVALID_ARGUMENT", left, i, i, i)
+one = jax.ffi.ffi_call("left", [shape((), jnp.float32)])
+fails("result 0 (`factors`) is f32[], wanted f64[]", "INVALID_ARGUMENT", one, 3.0)
+fails("wanted the same memory", "INVALID_ARGUMENT", jax.ffi.ffi_call("left", results[:1]), 3.0, i)
 register("double", execute="double_in_place")
 double = jax.ffi.ffi_call("double", shape((3,), jnp.float32), input_output_aliases={0: 0})
 assert jax.jit(double)(x).tolist() == [0, 2, 4]
@@ -180,7 +216,15 @@ assert attributes(**ATTRIBUTES).tolist() == [1, 200, 0.5, 4, 24, 0.75, 1e-3, 7, 
 LEAST = {**ATTRIBUTES, "options": {"tolerance": np.float64(1e-3)}}
 del LEAST["maybe"]
 assert attributes(**LEAST).tolist() == [1, 200, 0.5, 4, 24, 0.75, 1e-3, -1, 0, -1]
+EMPTY = {**LEAST, "text": "", "shape": np.array([], np.int64), "weights": np.zeros((0, 2))}
+assert attributes(**EMPTY).tolist() == [1, 200, 0.5, 0, 1, 0, 1e-3, -1, 0, -1]
+assert attributes(**{**LEAST, "text": b"k\xc3\xa4se", "shape": np.array([[2, 3], [4, 5]])}).tolist()[3:5] == [4, 120]
 for wrong, text in [
+    ({"text": b"k\xe4se"}, 'attribute `text` is the string "k\ufffdse", which is not UTF-8'),
+    (
+        {"single": np.array(0.5, np.float32)},
+        "attribute `single` is an array of type f32[1], wanted a scalar of type f32",
+    ),
     ({"flag": np.int64(1)}, "attribute `flag` is a scalar of type i64, wanted a scalar of type bool"),
     ({"single": np.float64(1)}, "attribute `single` is a scalar of type f64, wanted a scalar of type f32"),
     ({"text": np.float64(1)}, "attribute `text` is a scalar of type f64, wanted a string"),
@@ -192,11 +236,29 @@ for wrong, text in [
 ]:
     fails(text, "INVALID_ARGUMENT", attributes, **{**ATTRIBUTES, **wrong})
 
+# What jaxlib refuses before a handler is asked, also where the handler would take it.
+register("flags", execute="flags_of")
+flags = jax.ffi.ffi_call("flags", shape((2,), jnp.bool_))
+fails("Unsupported array element type", "INVALID_ARGUMENT", flags, all=np.array([True, False]))
+UNSUPPORTED = [np.float16(1), np.complex64(1), np.zeros(2, np.complex64), np.zeros(2, ml_dtypes.float8_e5m2), (1, 2)]
+for value in UNSUPPORTED:
+    fails("Unsupported ", "", names, all={}, other=value)
+
 # What the runtime has.
 register("context", execute="context_of")
 device, run = jax.jit(jax.ffi.ffi_call("context", shape((2,), jnp.int64), has_side_effect=True))().tolist()
 assert device == 0
 assert run != 0
+with jax.default_device(jax.devices()[1]):
+    device, other_run = jax.jit(jax.ffi.ffi_call("context", shape((2,), jnp.int64), has_side_effect=True))().tolist()
+assert device == 1
+assert other_run not in (run, 0)
+register("threads", execute="threads_of")
+assert jax.jit(jax.ffi.ffi_call("threads", shape((), jnp.uint64)))() >= 1
+register("fail_at", execute="fail_at_part")
+fail_at = jax.ffi.ffi_call("fail_at", [], has_side_effect=True)
+assert jax.jit(lambda: fail_at(part=np.uint64(100)))() == []
+fails("part 7 fails", "INTERNAL", fail_at, part=np.uint64(7))
 register("roots", execute="roots_of")
 x = np.arange(12_345, dtype=np.float64)
 assert np.array_equal(jax.jit(jax.ffi.ffi_call("roots", shape(x.shape, x.dtype)))(x), np.sqrt(x))
@@ -268,7 +330,28 @@ fails("the handler panicked: there is no code 99", "INTERNAL", fail, code=99)
 
 # What GPUs alone have.
 register("scratch", execute="use_scratch")
-fails("", "", jax.ffi.ffi_call("scratch", shape((), jnp.int32)))
+fails("XLA FFI GPU context is not available", "", jax.ffi.ffi_call("scratch", shape((), jnp.int32)))
+register("stream", execute="on_stream")
+on_stream = jax.ffi.ffi_call("stream", [], has_side_effect=True)
+fails("it was registered for the wrong platform", "FAILED_PRECONDITION", on_stream)
+
+# What there is before there is a run: the numbers, which have no meaning yet, and an error for all else.
+for early, text in [
+    ("device", None),
+    ("run", None),
+    ("elements", None),  # there are no operands either
+    ("pool", "XLA FFI CPU context is not available"),
+    ("scratch", "XLA FFI GPU context is not available"),
+    ("stream", "it was registered for the wrong platform"),
+    ("state", "the state `state` (u8) is missing: State is not set"),
+    ("future", 'only in the stage "execute" may a handler return a future'),
+]:
+    register(f"early_{early}", instantiate=f"early_{early}", execute="nothing")
+    call = jax.ffi.ffi_call(f"early_{early}", [], has_side_effect=True)
+    if text is None:
+        assert jax.jit(call)() == []
+    else:
+        fails(text, "", call)
 
 # XLA tokens, for which jax has no public name: a program is written by hand.
 PROGRAM = """

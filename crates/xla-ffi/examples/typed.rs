@@ -13,7 +13,8 @@ use std::time::Duration;
 use xla_ffi::{
     Arg, Attributes, BF16, Buffer, Code, Complex, DeviceOrdinal, Element, Error, F8E3M4, F8E4M3, F8E4M3B11FNUZ,
     F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, F16, Future, Handler, InPlace, Initialized, Kept, NewState,
-    Operand, Output, Prepared, Promise, Ret, RunId, Scratch, State, ThreadPool, Token, attributes, export, handler,
+    Operand, Output, Prepared, Promise, Ret, RunId, Scratch, State, Stream, ThreadPool, Token, Traits, attributes,
+    export, handler,
 };
 
 // A counter with a step: state that is made once for each call site.
@@ -41,8 +42,16 @@ fn count(
     calls.write(&[before])
 }
 
+fn count_otherwise(_counter: State<'_, u64>) {}
+
+fn new_too_late() -> NewState<u64> {
+    NewState(0)
+}
+
 handler!(NewCounter = new_counter(; step), stage = Instantiate);
 handler!(Count = count(counter, total, calls; ..));
+handler!(CountOtherwise = count_otherwise(counter; ..));
+handler!(NewTooLate = new_too_late());
 
 // All stages.
 
@@ -181,12 +190,24 @@ fn double(mut x: InPlace<'_, f32>) {
     x.iter_mut().for_each(|x| *x *= 2.0);
 }
 
+/// What may be left out, and all that is left: of the operands, of both, of the results.
+fn left(factor: Option<Operand<'_, f64, 0>>, changed: Vec<InPlace<'_, i16, 1>>, factors: Vec<Output<'_, f64, 0>>) {
+    let factor = factor.map_or(1.0, |factor| factor[0]);
+    for mut each in changed {
+        each.iter_mut().for_each(|each| *each = -*each);
+    }
+    for mut each in factors {
+        each.fill_with(|_| factor);
+    }
+}
+
 fn token(_: Token<Arg>, _: Token<Ret>) {}
 
 handler!(Total = total(first, rest, y, count));
 handler!(Ranks = ranks(all, y));
 handler!(Names = names(y; all, ..));
 handler!(Double = double(x));
+handler!(Left = left(factor, changed, factors));
 handler!(PassToken = token(before, after));
 
 // Attributes of every kind.
@@ -235,6 +256,12 @@ handler!(AllAttributes = attributes(y; flag, byte, single, text, shape, weights,
 
 // What the runtime has.
 
+fn flags(mut y: Output<'_, bool, 1>, all: &[bool]) -> Result<(), Error> {
+    y.write(all)
+}
+
+handler!(Flags = flags(y; all));
+
 fn context(device: DeviceOrdinal, run: RunId, mut y: Output<'_, i64, 1>) -> Result<(), Error> {
     y.write(&[device.0.into(), run.0])
 }
@@ -254,6 +281,65 @@ fn scratch(mut memory: Scratch<'_>, mut y: Output<'_, i32, 0>) -> Result<(), Err
     y.write(&[1])
 }
 
+fn threads(pool: ThreadPool<'_>, mut y: Output<'_, u64, 0>) -> Result<(), Error> {
+    y.write(&[pool.threads()? as u64])
+}
+
+fn fail_at(pool: ThreadPool<'_>, part: u64) -> Result<(), Error> {
+    pool.for_each(100, |index| assert_ne!(index as u64, part, "part {part} fails"))
+}
+
+fn on_stream(stream: Stream<'_>) {
+    assert!(!stream.as_ptr().is_null());
+}
+
+handler!(Threads = threads(pool, y));
+handler!(FailAt = fail_at(pool; part));
+handler!(OnStream = on_stream(stream), traits = Traits::COMMAND_BUFFER_COMPATIBLE);
+
+// The same before there is a run, a device or a stream.
+
+fn early_device(device: DeviceOrdinal) -> NewState<i32> {
+    NewState(device.0)
+}
+
+fn early_run(run: RunId) -> NewState<i64> {
+    NewState(run.0)
+}
+
+fn early_pool(pool: ThreadPool<'_>) -> Result<NewState<usize>, Error> {
+    pool.for_each(10, |_| ())?;
+    pool.threads().map(NewState)
+}
+
+fn early_scratch(mut memory: Scratch<'_>) -> Result<(), Error> {
+    memory.allocate(64, 64).map(drop)
+}
+
+fn early_state(_state: State<'_, u8>) {}
+
+fn early_future() -> Future<'static> {
+    Future::new((), |promise| promise.complete(Ok(())))
+}
+
+fn early_elements(_x: Vec<Operand<'_, f32>>) {}
+
+handler!(EarlyDevice = early_device(device), stage = Instantiate);
+handler!(EarlyRun = early_run(run), stage = Instantiate);
+handler!(EarlyPool = early_pool(pool), stage = Instantiate);
+handler!(EarlyScratch = early_scratch(memory), stage = Instantiate);
+handler!(EarlyStream = on_stream(stream), stage = Instantiate);
+handler!(EarlyState = early_state(state), stage = Instantiate);
+handler!(EarlyFuture = early_future(), stage = Instantiate);
+handler!(EarlyElements = early_elements(x), stage = Instantiate);
+export! {
+    EarlyDevice as early_device, EarlyRun as early_run, EarlyPool as early_pool, EarlyScratch as early_scratch, EarlyStream as early_stream,
+    EarlyState as early_state, EarlyFuture as early_future, EarlyElements as early_elements, Nothing as nothing,
+}
+
+fn nothing() {}
+
+handler!(Nothing = nothing());
 handler!(Context = context(device, run, y));
 handler!(Roots = roots(pool, x, y));
 handler!(UseScratch = scratch(memory, y));
@@ -335,7 +421,8 @@ fn fail(_y: Output<'_, i32>, code: i64) -> Result<(), Error> {
 handler!(Fail = fail(y; code));
 
 export! {
-    NewCounter as counter_instantiate, Count as counter_execute,
+    NewCounter as counter_instantiate, Count as counter_execute, CountOtherwise as counter_otherwise, NewTooLate as new_too_late,
+    Left as left_over, Flags as flags_of, Threads as threads_of, FailAt as fail_at_part, OnStream as on_stream,
     Instantiate as stages_instantiate, Prepare as stages_prepare, Initialize as stages_initialize, Execute as stages_execute,
     Normalize as normalize_c128, Total as total_of, Ranks as ranks_of, Names as names_of, Double as double_in_place, PassToken as pass_token,
     AllAttributes as all_attributes, Context as context_of, Roots as roots_of, UseScratch as use_scratch, Fail as fail_with,

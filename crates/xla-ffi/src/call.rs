@@ -25,14 +25,20 @@ pub(crate) fn can_be_read<T>(ptr: *const T) -> bool {
     !ptr.is_null() && ptr.is_aligned()
 }
 
-/// Whether something that is aligned to eight bytes can stand at each of these addresses, with one test for all. `false` for addresses in the
-/// upper half, where no process has any.
+/// 0 if something that is aligned to eight bytes can stand at each of these addresses; not so for addresses in the upper half, where no process
+/// has any.
 #[inline]
-fn all_can_be_read<const COUNT: usize>(addresses: [usize; COUNT]) -> bool {
-    // Of 0, this has the upper bits; of what is misaligned, some of the lower three.
+fn misplaced<const COUNT: usize>(addresses: [usize; COUNT]) -> usize {
+    // Null has the uppermost bit in this, and what is misaligned some of the lowest three.
     let all = addresses.into_iter().fold(0, |all, address| all | address.wrapping_sub(8));
-    // Those three, and the uppermost one.
-    all.rotate_right(3) >> 60 == 0
+    all.rotate_left(1) & 0b1111
+}
+
+/// Whether both pointers can be read, with a register less. `false` for two addresses without a common bit, which a process has hardly ever,
+/// since its memory lies together.
+#[inline]
+fn both_can_be_read<T>(one: *const T, other: *const T) -> bool {
+    one.addr() & other.addr() != 0 && (one.addr() | other.addr()).is_multiple_of(align_of::<T>())
 }
 
 /// Whether a call is one of the stage EXECUTE in which [`Call::is_in_place`] holds, before anything else is done with its frame: a handler that
@@ -45,7 +51,7 @@ fn all_can_be_read<const COUNT: usize>(addresses: [usize; COUNT]) -> bool {
 #[must_use]
 #[inline]
 pub unsafe fn is_in_place(frame: *mut ffi::CallFrame) -> bool {
-    if !all_can_be_read([frame.addr()]) {
+    if misplaced([frame.addr()]) != 0 {
         return false;
     }
     // SAFETY: a frame starts with its size.
@@ -208,7 +214,7 @@ impl<'a> Call<'a> {
     fn first_are_in_place(&self, count: usize) -> bool {
         let ffi::CallFrame { extension_start, args, rets, .. } = *self.frame();
         let lists = [args.types.addr(), rets.types.addr(), args.items.addr(), rets.items.addr()];
-        if !all_can_be_read(lists) || !extension_start.is_null() {
+        if misplaced(lists) | extension_start.addr() != 0 {
             return false;
         }
         let mut left = count;
@@ -220,7 +226,7 @@ impl<'a> Call<'a> {
             // SAFETY: and as many entries.
             let items = unsafe { (*args.items.add(index), *rets.items.add(index)) };
             let (operand, result) = (items.0.cast::<ffi::Buffer>(), items.1.cast::<ffi::Buffer>());
-            if types != (ffi::ARG_BUFFER, ffi::ARG_BUFFER) || !all_can_be_read([operand.addr(), result.addr()]) {
+            if types != (ffi::ARG_BUFFER, ffi::ARG_BUFFER) || !both_can_be_read(operand, result) {
                 return false;
             }
             // SAFETY: entries of this type point to buffers, which start with their size.

@@ -74,7 +74,7 @@ pub struct Scratch<'a> {
 }
 
 impl Scratch<'_> {
-    /// The address of device memory of that size and alignment, in bytes; it may be null if the size is 0.
+    /// The address of device memory of that size and alignment, in bytes; it may be null if the size is 0. XLA takes alignments up to 64.
     ///
     /// # Errors
     /// The runtime has none left, or the call is not on a GPU.

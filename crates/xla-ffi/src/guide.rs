@@ -38,7 +38,14 @@
 ///
 /// # With pyo3
 ///
-/// An extension module hands out the capsules, and no symbol is needed. jaxlib asks a capsule for its own name, so any will do.
+/// An extension module is a shared library too, so the same works with its file:
+///
+/// ```python
+/// library = ctypes.CDLL(my_extension.__file__)
+/// jax.ffi.register_ffi_target("scale", jax.ffi.pycapsule(library.scale), platform="cpu")
+/// ```
+///
+/// Or it makes the capsules itself. Then no symbol is needed, but one line that is unsafe. jaxlib asks a capsule for its own name, so any will do.
 ///
 /// ```text
 /// #[pyfunction]
@@ -117,7 +124,7 @@ pub mod buffers {}
 /// | --- | --- |
 /// | `bool`, `i64`, `f64` | `True`, `3`, `np.float64(0.5)` |
 /// | `f32`, `u8`, … | `np.float32(0.5)`, `np.uint8(3)`, … |
-/// | `&str`, `String` | `"text"` |
+/// | `&str`, `String` | `"text"`, and `bytes` that are UTF-8 |
 /// | `&[f64]`, `Vec<f64>` | `np.array([0.5, 1.5])` |
 /// | a struct of [`attributes!`](crate::attributes!) | `{"tolerance": np.float64(0.5)}` |
 /// | [`Attributes`](crate::Attributes) | any dictionary |
@@ -148,6 +155,10 @@ pub mod buffers {}
 /// ```
 ///
 /// An attribute that the function does not have is an error, unless the list ends with `..`.
+///
+/// jaxlib refuses attributes of the types `float16`, `bfloat16`, `float8` and complex, arrays of `bool`, and lists of Python. Others take their place:
+/// arrays of numpy for lists, of two `float64` for a complex number, of `uint8` for bits. `np.bool_` counts as such a type; `True` does not. An
+/// array of more dimensions arrives as one of all its elements, and `np.array(0.5)` as an array of one.
 pub mod attributes {}
 
 /// What the runtime has for a call.
@@ -161,7 +172,7 @@ pub mod attributes {}
 /// | [`ThreadPool`](crate::ThreadPool) | the threads on which XLA runs programs | the host |
 ///
 /// ```
-/// use xla_ffi::{Code, Device, Error, Operand, Output, Scratch, Stream, Traits, handler};
+/// use xla_ffi::{Device, Error, Operand, Output, Scratch, Stream, handler};
 ///
 /// fn sort(
 ///     stream: Stream<'_>,
@@ -176,11 +187,13 @@ pub mod attributes {}
 ///     Ok(())
 /// }
 ///
-/// handler!(pub Sort = sort(stream, memory, x, y), traits = Traits::COMMAND_BUFFER_COMPATIBLE);
+/// handler!(pub Sort = sort(stream, memory, x, y));
 /// ```
 ///
-/// A handler with the trait [`COMMAND_BUFFER_COMPATIBLE`](crate::Traits::COMMAND_BUFFER_COMPATIBLE) may be recorded into a CUDA or HIP graph: it only
-/// enqueues work on the stream, the same in every call.
+/// A handler with the trait [`COMMAND_BUFFER_COMPATIBLE`](crate::Traits::COMMAND_BUFFER_COMPATIBLE)
+/// (`handler!(…, traits = Traits::COMMAND_BUFFER_COMPATIBLE)`) may be recorded into a CUDA or HIP graph: it only enqueues work on the stream, the same in
+/// every call. The graph is launched again later, when [`Scratch`](crate::Scratch) memory has been freed, so such a handler takes the memory that it
+/// needs as a result of the call.
 pub mod context {}
 
 /// State, and the stages before the call.
@@ -216,8 +229,8 @@ pub mod context {}
 ///
 /// All handlers of a call site get the same attributes: those that one does not read are left to the others by `..`.
 ///
-/// On GPUs there are two stages more, in each run of the program before anything of it is executed: [`Prepare`](crate::Stage::Prepare) and
-/// [`Initialize`](crate::Stage::Initialize), whose states are found as [`Prepared`](crate::Prepared) and [`Initialized`](crate::Initialized). On the host XLA has no
+/// A state is returned in the stages before the call alone. On GPUs there are two stages more, in each run of the program before anything of it is
+/// executed: [`Prepare`](crate::Stage::Prepare) and [`Initialize`](crate::Stage::Initialize), whose states are found as [`Prepared`](crate::Prepared) and [`Initialized`](crate::Initialized). On the host XLA has no
 /// place for states of those stages (jaxlib 0.10 to 0.12), so asking for one is an error there.
 pub mod state {}
 

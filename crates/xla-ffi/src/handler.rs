@@ -213,11 +213,17 @@ impl<'a, P: Listed<'a>> Parameter<'a> for Vec<P> {
 /// Memory of the host that a parameter is in.
 pub(crate) struct Place {
     pub(crate) start: usize,
-    pub(crate) end: usize,
+    pub(crate) bytes: usize,
     pub(crate) is_written: bool,
     pub(crate) role: &'static str,
     pub(crate) index: usize,
     pub(crate) name: &'static str,
+}
+
+impl Place {
+    fn end(&self) -> usize {
+        self.start.saturating_add(self.bytes)
+    }
 }
 
 /// The parameters of a call, while they are read, each once.
@@ -316,11 +322,11 @@ impl<'a> Parameters<'a> {
 
     /// Notes that a parameter is in that memory of the host: Rust's slices of what is written must share none with any other.
     pub(crate) fn claim(&mut self, place: Place) -> Result<(), Error> {
-        if place.start == place.end {
+        if place.bytes == 0 {
             return Ok(());
         }
         for other in &self.places {
-            let overlap = place.start < other.end && other.start < place.end;
+            let overlap = place.start < other.end() && other.start < place.end();
             if overlap && (place.is_written || other.is_written) {
                 return Err(share(other, &place));
             }

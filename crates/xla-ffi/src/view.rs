@@ -271,11 +271,19 @@ impl fmt::Display for Wanted {
     }
 }
 
-fn view<'a, T: Element, R: crate::Role, const RANK: usize, M: Memory>(
-    buffer: Buffer<'a, R>,
-    index: usize,
+/// What takes the next operand or the next result, with its index.
+type Next<'a, R> = fn(&mut Parameters<'a>, &str) -> Result<(usize, Buffer<'a, R>), Error>;
+
+/// The next operand or the next result, as a view of that type and rank, and its index.
+fn take_view<'a, T: Element, R: crate::Role, const RANK: usize, M: Memory>(
+    parameters: &mut Parameters<'a>,
+    next: Next<'a, R>,
     name: &str,
-) -> Result<View<'a, T, RANK, M>, Error> {
+) -> Result<(usize, View<'a, T, RANK, M>), Error> {
+    if M::IS_HOST {
+        parameters.check_elements(name)?;
+    }
+    let (index, buffer) = next(parameters, name)?;
     let dims = buffer.dims();
     if buffer.dtype() != T::DTYPE || (RANK != ANY && dims.len() != RANK) {
         let wanted = Wanted(T::DTYPE, RANK);
@@ -294,7 +302,7 @@ fn view<'a, T: Element, R: crate::Role, const RANK: usize, M: Memory>(
     if len.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX.cast_unsigned()) {
         return Err(Error::frame(format_args!("{} {index} (`{name}`) is {buffer}, which no memory holds", R::NAME)));
     }
-    Ok(View { dims, data, len, memory: PhantomData })
+    Ok((index, View { dims, data, len, memory: PhantomData }))
 }
 
 /// An error unless each byte of a `bool` operand is one of the two that a `bool` can have.
@@ -311,65 +319,35 @@ fn check_values<T: Element, const RANK: usize, M: Memory>(
     check_bools(format_args!("operand {index} (`{name}`)"), bytes)
 }
 
-/// Where the elements are, if that is memory of the host.
-fn place<T, const RANK: usize, M: Memory>(
-    view: &View<'_, T, RANK, M>,
-    is_written: bool,
-    role: &'static str,
-    index: usize,
-    name: &'static str,
-) -> Place {
-    let start = view.data.addr();
-    let end = start + if M::IS_HOST { view.len * size_of::<T>() } else { 0 };
-    Place { start, end, is_written, role, index, name }
+impl<T, const RANK: usize, M: Memory> View<'_, T, RANK, M> {
+    /// The memory of the host that the elements are in.
+    fn place(&self, is_written: bool, role: &'static str, index: usize, name: &'static str) -> Place {
+        let bytes = if M::IS_HOST { self.len * size_of::<T>() } else { 0 };
+        Place { start: self.data.addr(), bytes, is_written, role, index, name }
+    }
 }
 
 impl<'a, T: Element, const RANK: usize, M: Memory> Parameter<'a> for Operand<'a, T, RANK, M> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
-        if M::IS_HOST {
-            parameters.check_elements(name)?;
-        }
-        let (index, buffer) = parameters.operand(name)?;
-        let view = view(buffer, index, name)?;
+        let (index, view) = take_view(parameters, Parameters::operand, name)?;
         check_values(&view, index, name)?;
-        parameters.claim(place(&view, false, "operand", index, name))?;
+        parameters.claim(view.place(false, "operand", index, name))?;
         Ok(Self(view))
-    }
-}
-
-impl<'a, T: Element, const RANK: usize, M: Memory> Listed<'a> for Operand<'a, T, RANK, M> {
-    fn has_more(parameters: &Parameters<'a>) -> bool {
-        parameters.has_operands()
     }
 }
 
 impl<'a, T: Element, const RANK: usize, M: Memory> Parameter<'a> for Output<'a, T, RANK, M> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
-        if M::IS_HOST {
-            parameters.check_elements(name)?;
-        }
-        let (index, buffer) = parameters.result(name)?;
-        let view = view(buffer, index, name)?;
-        parameters.claim(place(&view, true, "result", index, name))?;
+        let (index, view) = take_view(parameters, Parameters::result, name)?;
+        parameters.claim(view.place(true, "result", index, name))?;
         Ok(Self(view))
-    }
-}
-
-impl<'a, T: Element, const RANK: usize, M: Memory> Listed<'a> for Output<'a, T, RANK, M> {
-    fn has_more(parameters: &Parameters<'a>) -> bool {
-        parameters.has_results()
     }
 }
 
 impl<'a, T: Element, const RANK: usize, M: Memory> Parameter<'a> for InPlace<'a, T, RANK, M> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
-        if M::IS_HOST {
-            parameters.check_elements(name)?;
-        }
-        let (index, buffer) = parameters.operand(name)?;
-        let operand: View<'a, T, RANK, M> = view(buffer, index, name)?;
-        let (result_index, buffer) = parameters.result(name)?;
-        let result: View<'a, T, RANK, M> = view(buffer, result_index, name)?;
+        let (index, operand) = take_view::<T, Arg, RANK, M>(parameters, Parameters::operand, name)?;
+        let (result_index, result) = take_view::<T, Ret, RANK, M>(parameters, Parameters::result, name)?;
         if operand.dims != result.dims || (operand.data != result.data && operand.len > 0) {
             return Err(Error::new(
                 Code::InvalidArgument,
@@ -385,14 +363,8 @@ impl<'a, T: Element, const RANK: usize, M: Memory> Parameter<'a> for InPlace<'a,
             ));
         }
         check_values(&operand, index, name)?;
-        parameters.claim(place(&operand, true, "operand", index, name))?;
+        parameters.claim(operand.place(true, "operand", index, name))?;
         Ok(Self(operand))
-    }
-}
-
-impl<'a, T: Element, const RANK: usize, M: Memory> Listed<'a> for InPlace<'a, T, RANK, M> {
-    fn has_more(parameters: &Parameters<'a>) -> bool {
-        parameters.has_operands() && parameters.has_results()
     }
 }
 
@@ -404,19 +376,12 @@ impl<'a> Parameter<'a> for Buffer<'a, Arg> {
         // A type without a size has no Rust type, so nothing reads its elements.
         let bytes = buffer.elements()?.saturating_mul(buffer.dtype().bytes().unwrap_or(0));
         let start = buffer.data().addr();
-        let place = Place { start, end: start.saturating_add(bytes), is_written: false, role: "operand", index, name };
-        parameters.claim(place)?;
+        parameters.claim(Place { start, bytes, is_written: false, role: "operand", index, name })?;
         Ok(buffer)
     }
 }
 
-impl<'a> Listed<'a> for Buffer<'a, Arg> {
-    fn has_more(parameters: &Parameters<'a>) -> bool {
-        parameters.has_operands()
-    }
-}
-
-fn is_token<R: crate::Role>(buffer: Buffer<'_, R>, index: usize, name: &str) -> Result<Token<R>, Error> {
+fn is_token<R: crate::Role>((index, buffer): (usize, Buffer<'_, R>), name: &str) -> Result<Token<R>, Error> {
     if buffer.dtype() == DType::TOKEN {
         return Ok(Token(PhantomData));
     }
@@ -425,26 +390,32 @@ fn is_token<R: crate::Role>(buffer: Buffer<'_, R>, index: usize, name: &str) -> 
 
 impl<'a> Parameter<'a> for Token<Arg> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
-        let (index, buffer) = parameters.operand(name)?;
-        is_token(buffer, index, name)
-    }
-}
-
-impl<'a> Listed<'a> for Token<Arg> {
-    fn has_more(parameters: &Parameters<'a>) -> bool {
-        parameters.has_operands()
+        is_token(parameters.operand(name)?, name)
     }
 }
 
 impl<'a> Parameter<'a> for Token<Ret> {
     fn take(parameters: &mut Parameters<'a>, name: &'static str) -> Result<Self, Error> {
-        let (index, buffer) = parameters.result(name)?;
-        is_token(buffer, index, name)
+        is_token(parameters.result(name)?, name)
     }
 }
 
-impl<'a> Listed<'a> for Token<Ret> {
-    fn has_more(parameters: &Parameters<'a>) -> bool {
-        parameters.has_results()
-    }
+/// Where each parameter is listed.
+macro_rules! listed {
+    ($([$($generic:tt)*] $parameter:ty: $($has_more:ident)&&+;)*) => {
+        $(impl<'a, $($generic)*> Listed<'a> for $parameter {
+            fn has_more(parameters: &Parameters<'a>) -> bool {
+                $(parameters.$has_more())&&+
+            }
+        })*
+    };
+}
+
+listed! {
+    [T: Element, const RANK: usize, M: Memory] Operand<'a, T, RANK, M>: has_operands;
+    [T: Element, const RANK: usize, M: Memory] Output<'a, T, RANK, M>: has_results;
+    [T: Element, const RANK: usize, M: Memory] InPlace<'a, T, RANK, M>: has_operands && has_results;
+    [] Buffer<'a, Arg>: has_operands;
+    [] Token<Arg>: has_operands;
+    [] Token<Ret>: has_results;
 }
