@@ -59,11 +59,11 @@ impl Factors {
             // If a later one fails, dropping `owner` frees those before it.
             let mut owner = Self(Vec::new());
             for _ in 0..count {
-                let object =
-                    Object::new(pattern.0.clone(), dtype).ok_or_else(|| PyTypeError::new_err("an unknown dtype"))?;
-                owner
-                    .0
-                    .push(objects::insert(object).ok_or_else(|| PyOverflowError::new_err("there are no tokens left"))?);
+                let object = Object::new(pattern.0.clone(), dtype)
+                    .ok_or_else(|| PyTypeError::new_err(format!("sparse_lu: there are no factors of {dtype}")))?;
+                let token = objects::insert(object)
+                    .ok_or_else(|| PyOverflowError::new_err("sparse_lu: there are no tokens left"))?;
+                owner.0.push(token);
             }
             Ok(owner)
         })
