@@ -202,10 +202,9 @@ class Faulty:
     def _until_it_ends(self, cases):
         command = [sys.executable, "-P", HERE / "faulty.py", self.mode, *cases]
         found, begun = {}, None
-        with (
-            tempfile.TemporaryFile("w+") as errors,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=PERMISSIVE) as process,
-        ):
+        with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=PERMISSIVE
+        ) as process:
             for line in lines_of(process):
                 case, *rest = line.split(maxsplit=3)
                 if case == "begin":
