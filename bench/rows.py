@@ -167,6 +167,7 @@ ROWS = [
         {"ordered": 0},
         sides=("ordered", "`jax.jit`"),
         rounds=20,
+        why="Python sorts the arguments into arrays and others before JAX looks up the compiled function.",
         ordered=True,
     ),
     Row(
