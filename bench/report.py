@@ -49,7 +49,10 @@ The medians behind the ratios:
 ## The handler alone
 
 One call without XLA around it: its instructions, which callgrind counted, and its time, which Criterion measured. There
-are as many witnesses as payload leaves; the handler looks only at the payload.
+are as many witnesses as payload leaves; the handler looks only at the payload. With Rust 1.95 on x86-64, 54 of the
+instructions of a call with one leaf are the handler's, and the others belong to the loop that calls it. 12 check that
+the frame is of the stage EXECUTE and complete, 20 that there is an operand for the result and that the lists can be
+read, 19 that both are buffers in the same memory, and 3 return. Fewer instructions would take fewer checks.
 
 {handler}
 

@@ -50,7 +50,7 @@ class Row:
 GROWTH = "one of 10,000 calls against one of 1,000"
 CHECKS_WHY = (
     "before the handler returns, it checks that XLA gave each result the memory of its operand. Without these "
-    "some 70 instructions, a program in which XLA did not would return memory that nothing has written."
+    "instructions (see below), a program in which XLA did not would return memory that nothing has written."
 )
 MARK_WHY = (
     "a marked function is traced and lowered as a jitted function of its own at each call, since a closure may have "

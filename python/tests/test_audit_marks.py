@@ -219,7 +219,7 @@ def test_of_equal_marked_calls_the_dropped_ones_are_listed():
     # Here XLA drops them or merges them, and they are told as calls.
     kept = audit(jax.jit(program, keep_unused=True), *arguments)
     assert lines(kept) == []
-    assert {1, 3, 6} <= {lost.call.source[0].line - first for lost in kept.lost}
+    assert {1, 3, 6} <= {lost.call.source.line - first for lost in kept.lost}
 
 
 def test_what_comes_after_a_call_without_operands_is_proven():

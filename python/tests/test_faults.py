@@ -91,7 +91,11 @@ def test_without_entangle_the_change_does_not_wait_for_the_failure(slots):
     """Control for the test above: without a data path the change is made, since it does not wait."""
 
     def fail_slowly(x):
-        return fail_natively(jax.lax.fori_loop(0, 100, lambda _, y: jnp.sort(jnp.sin(jnp.arange(delays.at_most(20_000) * 1.0) + y))[0], x))
+        return fail_natively(
+            jax.lax.fori_loop(
+                0, 100, lambda _, y: jnp.sort(jnp.sin(jnp.arange(delays.at_most(20_000) * 1.0) + y))[0], x
+            )
+        )
 
     program = program_around(lambda token, _: token, fail_slowly)
     assert_fails("payload leaf 0 of 1", program, testing.slot(0), True)

@@ -157,8 +157,8 @@ pub mod buffers {}
 /// An attribute that the function does not have is an error, unless the list ends with `..`.
 ///
 /// jaxlib refuses attributes of the types `float16`, `bfloat16`, `float8` and complex, arrays of `bool`, and lists of Python. Others take their place:
-/// arrays of numpy for lists, of two `float64` for a complex number, of `uint8` for bits. `np.bool_` counts as such a type; `True` does not. An
-/// array of more dimensions arrives as one of all its elements, and `np.array(0.5)` as an array of one.
+/// arrays of numpy for lists, of two `float64` for a complex number, of `uint8` for bits. An array of more
+/// dimensions arrives as one of all its elements, and `np.array(0.5)` as an array of one.
 pub mod attributes {}
 
 /// What the runtime has for a call.

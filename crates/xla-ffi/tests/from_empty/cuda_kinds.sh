@@ -120,7 +120,7 @@ fn rotations(
         return Err(Error::new(Code::InvalidArgument, format!("the results are {all:?}, wanted {len} elements in each, and not 0")));
     }
     // Twice in a row, so that every rotation is one piece.
-    let twice: *mut BF16 = memory.allocate(2 * len * size_of::<BF16>(), 64)?.cast();
+    let twice: *mut BF16 = memory.allocate(2 * len * size_of::<BF16>(), 16)?.cast();
     let mut end = 0;
     for part in parts.iter().chain(&parts).flatten() {
         // SAFETY: there is room for all parts, twice; scratch memory is there until the stream has passed.
