@@ -69,7 +69,7 @@ NEED_FOUR_FILES = ("sharding", "one_device")
 OTHER_FILES = {
     "audit_command": "the command line, in processes on the CPU",
     "audit_random": "`tests_gpu_model/test_random_programs.py` has such programs in concurrent graphs",
-    "audit_waits": "its delays are for the CPU, which decides otherwise what it runs first",
+    "audit_waits": "`tests_gpu_model/test_loops_and_branches.py` has such programs in concurrent graphs",
     "demo": "the demo's table and command; `tests_gpu/checks.py` runs the demo on the model",
     "distributed": "two processes: NCCL between processes is not in the model",
     "docs": "what the pages say, which is about the CPU",
