@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _private.register_exclusion(__file__)
-
-_AS_IT_IS = contextlib.nullcontext()
 
 Calls = Sequence[CallSpec] | dict[str, Sequence[CallSpec]]
 
@@ -113,13 +110,14 @@ def _decorated(fn: Any, *, reads: Any, writes: Any) -> Any:
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if cast("Any", jax.config).jax_disable_jit:  # then a mark leaves no trace, and loops and branches are gone
+            with jax.disable_jit(False):
+                return wrapped(*args, **kwargs)
         leaves, treedef = jax.tree.flatten((args, kwargs))
-        # Without jit a mark leaves no trace, and loops and branches are gone.
-        with jax.disable_jit(False) if cast("Any", jax.config).jax_disable_jit else _AS_IT_IS:
-            if not _private.trace_state_clean():
-                return _evaluate(fn, reads, writes, leaves, treedef)
-            rest, arrays = _Rest.of(leaves, treedef)
-            return jitted(rest, *arrays).value
+        if not _private.trace_state_clean():
+            return _evaluate(fn, reads, writes, leaves, treedef)
+        rest, arrays = _Rest.of(leaves, treedef)
+        return jitted(rest, *arrays).value
 
     return wrapped
 
@@ -209,25 +207,42 @@ def _like(token: Any) -> Any:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=aval.sharding, manual_axis_type=aval.mat)
 
 
-@dataclass(frozen=True)
 class _Rest:
     """The arguments of a call outside of `jit` but for the arrays: a part of the signature."""
 
-    leaves: tuple[Any, ...]
-    is_array: tuple[bool, ...]
-    treedef: Any
+    def __init__(self, leaves: tuple[_Static, ...], is_array: tuple[bool, ...], treedef: Any) -> None:
+        self._is = leaves, is_array, treedef
+        self._hash = hash(self._is)
 
     @classmethod
     def of(cls, leaves: list[Any], treedef: Any) -> tuple[_Rest, list[Any]]:
-        is_array = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+        is_array = [isinstance(leaf, _ARRAYS) for leaf in leaves]
+        if all(is_array):
+            return cls._of_arrays(treedef), leaves
         arrays = [leaf for leaf, one in zip(leaves, is_array, strict=True) if one]
         rest = tuple(_Static.of(leaf) for leaf, one in zip(leaves, is_array, strict=True) if not one)
-        return cls(rest, is_array, treedef), arrays
+        return cls(rest, tuple(is_array), treedef), arrays
+
+    @classmethod
+    @functools.lru_cache(maxsize=1024)
+    def _of_arrays(cls, treedef: Any) -> _Rest:
+        """Where there are only arrays: one for all calls, since that is sooner compared."""
+        return cls((), (True,) * treedef.num_leaves, treedef)
 
     def filled(self, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
         """All arguments."""
-        traced, rest = iter(arrays), iter(self.leaves)
-        return [next(traced) if one else next(rest).value for one in self.is_array], self.treedef
+        leaves, is_array, treedef = self._is
+        traced, rest = iter(arrays), iter(leaves)
+        return [next(traced) if one else next(rest).value for one in is_array], treedef
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Rest) and self._is == other._is)
+
+
+_ARRAYS = (jax.Array, np.ndarray)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,6 +286,8 @@ class _Results:
     @classmethod
     def unflatten(cls, structure: Any, arrays: Sequence[Any]) -> _Results:
         treedef, is_array, rest = structure
+        if not rest:
+            return cls(treedef.unflatten(arrays))
         those, others = iter(arrays), iter(rest)
         return cls(treedef.unflatten([next(those) if one else next(others).value for one in is_array]))
 
