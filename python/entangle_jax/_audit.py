@@ -115,9 +115,11 @@ def audit(
         `jax.stages.Compiled`, for which only the compiled program is known.
       *args: its arguments, or `jax.ShapeDtypeStruct`s like them.
       reads: the native targets that use an object. Calls in functions that are marked with `entangle_jax.reads`,
-        calls that `ordered` was told of, and calls through a `Handle` need not be named. Each target is a name, or a
-        pair of a name and what says which object it is: the operand (or operands) that holds the handle, `()` if all
-        calls of the target use one object, or the name of an attribute that names the object. A name alone means
+        calls that `ordered` was told of, and calls through a `Handle` need not be named. If one primitive of another
+        library makes several native calls, the audit takes each of them for an access, unless you name the one that
+        is: `{"klu": ["solve"]}` for the resource of the mark, `["solve"]` where there is none. Each target is a name,
+        or a pair of a name and what says which object it is: the operand (or operands) that holds the handle, `()` if
+        all calls of the target use one object, or the name of an attribute that names the object. A name alone means
         operand 0; for a call without operands, or a Python callback, it means any object. A dictionary gives
         resources, `{"scene": ["render"]}`, and the targets that use each. All calls of one resource use one object,
         unless an operand or attribute tells its objects apart. Calls of two resources never use the same object.
@@ -165,7 +167,7 @@ def audit(
     if handles is not None:
         same = [*handles, *(same or ())]
     marked = _audit_marks.Marked(programs, _audit_marks.Traced.of(jaxpr) if jaxpr is not None else None)
-    accesses = marked.accesses(_named(reads, writes))
+    accesses = marked.accesses(_audit_targets.accesses(reads, writes))
     report = functools.partial(
         audit_programs,
         programs,
@@ -191,14 +193,10 @@ def audit_compilation(module: Any, executable: Any, reads: TargetSpecs, writes: 
     programs = {WRITTEN: _private.as_hlo(module), COMPILED: compiled[0].as_serialized_hlo_module_proto()}
     if not _native.Audit(programs[WRITTEN], []).targets:
         return None
-    given = _named(reads, writes)
+    given = _audit_targets.accesses(reads, writes)
     accesses = _audit_marks.Marked(programs, None).accesses(given)
-    return audit_programs(programs, reads, writes, accesses=accesses, called_elsewhere=given)
-
-
-def _named(reads: TargetSpecs, writes: TargetSpecs) -> list[str]:
-    """The targets that were given."""
-    return [access.target for access in _audit_targets.accesses(reads, writes) if access.target]
+    elsewhere = [access.target for access in given if access.target]
+    return audit_programs(programs, reads, writes, accesses=accesses, called_elsewhere=elsewhere)
 
 
 def expect_targets(reads: TargetSpecs, writes: TargetSpecs) -> None:

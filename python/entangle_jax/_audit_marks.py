@@ -18,7 +18,7 @@ from entangle_jax._audit_report import WRITTEN
 from entangle_jax._ordering import accesses, jaxprs, objects, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from entangle_jax._audit_report import Report
 
@@ -185,32 +185,52 @@ class Marked:
         self._places: dict[tuple[str, str], set[tuple[int, ...]]] = {}
         """By the mark's name and the target: the operands that hold the handle, in each call as written."""
 
-    def accesses(self, named: Collection[str] = ()) -> dict[str, list[_native.Access]]:
+    def accesses(self, named: Iterable[_native.Access] = ()) -> dict[str, list[_native.Access]]:
         """What the audit is told of each program.
 
-        Of calls through a `Handle` whose targets are `named`, the names say it all.
+        Args:
+          named: what the audit was given by name. It says it all of a call through a `Handle`; of calls that `ordered`
+            was told of without a resource, if all of these are named; and of the calls of a primitive that is not of
+            JAX, for a resource by which one of them is named.
 
         Raises:
           ValueError: a marked call with a side effect is in the trace and in no program.
         """
+        given: dict[str | None, set[str | None]] = {None: set()}
+        for access in named:
+            given.setdefault(access.resource, set()).add(access.target)
+        everything = set().union(*given.values())
         told: dict[str, list[_native.Access]] = {}
-        for program, calls in self._calls.items():
-            told[program] = []
-            seen: Counter[tuple[str, str | None]] = Counter()
-            for call in calls:
-                for name in self._names.of(call):
-                    if (key := self._key(name, call.target)) is not None:
-                        seen[key] += 1
-                        if call.target in named and _resource(name) == _marks.OF_HANDLES:
-                            continue
-                        told[program].append(self._access(name, call, self._operands(program, name, key, call)))
-            self._seen |= seen
+        for program in self._calls:
+            found = list(self._marked(program))
+            self._seen |= Counter(key for _, _, key in found)
+            some = {name for call, name, _ in found if call.target in given.get(_named_as(name), ())}
+            found = [
+                (call, name, key)
+                for call, name, key in found
+                if name not in some or not self._is_any(key) or call.target in given[_named_as(name)]
+            ]
+            without = {call.target for call, name, _ in found if _resource(name) == _marks.UNNAMED}
+            if without <= given[None]:
+                found = [one for one in found if _resource(one[1]) != _marks.UNNAMED]
+            told[program] = [
+                self._access(name, call, self._operands(program, name, key, call))
+                for call, name, key in found
+                if _resource(name) != _marks.OF_HANDLES or call.target not in everything
+            ]
         if self._traced is not None and (gone := self._traced.kept - self._seen.keys()):
             listed = ", ".join(sorted(f"{target or 'a call'} in {_marks.parse(name)}" for name, target in gone))
             raise ValueError(
                 f"entangle_jax.audit: the trace has marked calls that the program does not have: {listed}."
             )
         return told
+
+    def _marked(self, program: str) -> Iterator[tuple[_native.Call, str, tuple[str, str | None]]]:
+        """The marked calls of a program, each with the name of a mark around it and what the trace knows it by."""
+        for call in self._calls[program]:
+            for name in self._names.of(call):
+                if (key := self._key(name, call.target)) is not None:
+                    yield call, name, key
 
     def unused(self) -> tuple[str, ...]:
         """The marked calls that the trace has and no program has. `accesses` comes first."""
@@ -276,8 +296,18 @@ class Marked:
             writes=mark.orders_as_a_write, target=call.target, name=call.name, resource=resource, **where
         )
 
+    def _is_any(self, key: tuple[str, str | None]) -> bool:
+        """Whether nobody knows which of the calls of that name are the ones that are meant."""
+        return self._traced is None or key[1] is _ANY
+
     def _key(self, name: str, target: str) -> tuple[str, str | None] | None:
         return (name, target) if self._traced is None else self._traced.key(name, target)
+
+
+def _named_as(name: str) -> str | None:
+    """The resource by which the audit's own names mean the calls of a mark."""
+    resource = _resource(name)
+    return None if resource in {_marks.UNNAMED, _marks.OF_HANDLES} else resource
 
 
 def _resource(name: str) -> str:

@@ -330,3 +330,29 @@ def test_a_call_that_is_not_given_the_handle_of_its_primitive_may_touch_any_obje
     look = reads("theirs", handle=0)(their_read.bind)
     change = writes("theirs", handle=1)(foreign("their_other_write", jnp.int32, lowered).bind)
     assert audit(lambda a, b: (look(a), change(jnp.float32(1), b)), testing.slot(0), testing.slot(1)).races
+
+
+def test_of_a_primitive_that_makes_two_calls_the_audit_takes_the_one_that_it_is_told_of():
+    def solved(token):  # as a solver that checks something in Python too
+        return testing.read(token) + 0 * jax.pure_callback(lambda: np.float32(0), SCALAR)
+
+    solve = foreign("their_solve", jnp.float32, solved)
+    told = {"reads": {"theirs": ["their_solve"]}, "writes": {"theirs": [testing.WRITE_TARGET]}}
+    program = ordered(lambda token: (solve.bind(token), testing.write(token, 1.0), solve.bind(token)), **told)
+    # Nothing says that the callback touches nothing, and it is not given the handle.
+    assert {race.second.target for race in audit(program, testing.slot(0)).races} != {testing.READ_TARGET}
+    targets = {"reads": {"theirs": [testing.READ_TARGET]}, "writes": {"theirs": [testing.WRITE_TARGET]}}
+    audit(program, testing.slot(0), **targets).raise_if_races()
+    # Names for another resource say nothing of this one.
+    assert audit(program, testing.slot(0), reads={"other": [testing.READ_TARGET]}, writes=targets["writes"]).races
+
+
+def test_of_a_compiled_program_the_names_say_more_than_what_ordered_was_told():
+    # There is no trace, so the marks do not say which operand is the handle, and may be around other calls too.
+    told = {"reads": [("their_read", 0)], "writes": [(their_write, 1)]}
+    args = testing.slot(0), testing.slot(1), jnp.float32(1)
+    compiled = jax.jit(ordered(two_objects(their_read.bind, their_write.bind), **told)).lower(*args).compile()
+    assert audit(compiled).races
+    assert not audit(compiled, **NAMED).races
+    # If they leave a call out, the marks still count: it is not known which object that one touches.
+    assert audit(compiled, writes=[testing.WRITE_TARGET]).races

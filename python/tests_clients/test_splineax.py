@@ -164,7 +164,8 @@ def test_the_audit_finds_the_race_without_entangle_and_none_as_it_is_or_ordered(
     audit(program, *systems, **TARGETS).raise_if_races()
     without_entangle(monkeypatch)
     assert audit(program, *systems, **TARGETS).races
-    audit(ordered(program, **NAMED), *systems).raise_if_races()
+    # `linear_solve` calls Python too, which does not touch the factorisation: the targets say so.
+    audit(ordered(program, **NAMED), *systems, **TARGETS).raise_if_races()
 
 
 def test_the_fix_that_is_printed_names_the_primitive_and_not_what_it_calls_when_it_is_lowered(systems, monkeypatch):
