@@ -117,9 +117,9 @@ def audit(
       reads: the native targets that use an object. Calls in functions that are marked with `entangle_jax.reads`,
         calls that `ordered` was told of, and calls through a `Handle` need not be named. If one primitive of another
         library makes several native calls, the audit takes each of them for an access, unless you name the one that
-        is: `{"klu": ["solve"]}` for the resource of the mark, `["solve"]` where there is none. Each target is a name,
-        or a pair of a name and what says which object it is: the operand (or operands) that holds the handle, `()` if
-        all calls of the target use one object, or the name of an attribute that names the object. A name alone means
+        is: `{"klu": ["solve"]}` for the resource of the mark, or `["solve"]` if it has none. Each target is a name, or
+        a pair of a name and what says which object it is: the operand (or operands) that holds the handle, `()` if all
+        calls of the target use one object, or the name of an attribute that names the object. A name alone means
         operand 0; for a call without operands, or a Python callback, it means any object. A dictionary gives
         resources, `{"scene": ["render"]}`, and the targets that use each. All calls of one resource use one object,
         unless an operand or attribute tells its objects apart. Calls of two resources never use the same object.

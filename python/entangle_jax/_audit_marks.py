@@ -196,22 +196,23 @@ class Marked:
         Raises:
           ValueError: a marked call with a side effect is in the trace and in no program.
         """
-        given: dict[str | None, set[str | None]] = {None: set()}
+        named = list(named)
+        everything = {access.target for access in named}
+        given: dict[str, set[str | None]] = {_marks.OF_HANDLES: everything, _marks.UNNAMED: everything}
         for access in named:
-            given.setdefault(access.resource, set()).add(access.target)
-        everything = set().union(*given.values())
+            if access.resource is not None:
+                given.setdefault(access.resource, set()).add(access.target)
         told: dict[str, list[_native.Access]] = {}
         for program in self._calls:
             found = list(self._marked(program))
             self._seen |= Counter(key for _, _, key in found)
-            some = {name for call, name, _ in found if call.target in given.get(_named_as(name), ())}
+            some = {name for call, name, _ in found if call.target in given.get(_resource(name), ())}
             found = [
                 (call, name, key)
                 for call, name, key in found
-                if name not in some or not self._is_any(key) or call.target in given[_named_as(name)]
+                if name not in some or not self._is_any(key) or call.target in given[_resource(name)]
             ]
-            without = {call.target for call, name, _ in found if _resource(name) == _marks.UNNAMED}
-            if without <= given[None]:
+            if all(call.target in everything for call, name, _ in found if _resource(name) == _marks.UNNAMED):
                 found = [one for one in found if _resource(one[1]) != _marks.UNNAMED]
             told[program] = [
                 self._access(name, call, self._operands(program, name, key, call))
@@ -302,12 +303,6 @@ class Marked:
 
     def _key(self, name: str, target: str) -> tuple[str, str | None] | None:
         return (name, target) if self._traced is None else self._traced.key(name, target)
-
-
-def _named_as(name: str) -> str | None:
-    """The resource by which the audit's own names mean the calls of a mark."""
-    resource = _resource(name)
-    return None if resource in {_marks.UNNAMED, _marks.OF_HANDLES} else resource
 
 
 def _resource(name: str) -> str:

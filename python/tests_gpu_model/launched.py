@@ -39,6 +39,11 @@ def logs(compiled, *arguments, launches):
     return seen
 
 
+def is_ever_wrong(compiled, *arguments, right, launches):
+    """Whether a launch gives another log than the right one. Ten times as many launches, since one in ten may be all."""
+    return any(right not in logs(compiled, *arguments, launches=1) for _ in range(10 * launches))
+
+
 def graphs_of(compiled, *arguments):
     """How many graphs one run launches. The first run of what may be a graph is done without it."""
     for _ in range(2):
