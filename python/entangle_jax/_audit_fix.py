@@ -47,7 +47,7 @@ class Words:
         self._entangles = any(entangles)
         self._is_ordered = bool(entangles) and not self._entangles
         self._races = races
-        self._named = named
+        self._named = functools.cache(named)  # which lowers primitives
 
     def fix(self, first: Call, second: Call, loop: str | None) -> str:
         """The fix for `second`, in later iterations of `loop` if there is one, racing with `first`."""

@@ -17,7 +17,7 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from entangle_jax import Handle, audit, entangle, ordered, reads, testing, writes
+from entangle_jax import Handle, _calls, audit, entangle, ordered, reads, testing, writes
 
 read, write = testing.read, testing.write
 TARGETS = {"reads": [testing.READ_TARGET], "writes": [testing.WRITE_TARGET]}
@@ -312,6 +312,15 @@ def test_what_an_ordered_function_cannot_see_is_told_to_be_opaque_and_then_to_be
     fn = mended(opaque=True, tie=True)
     audit(fn, testing.slot(0)).raise_if_races()
     assert run(fn, testing.slot(0))[0] == [0, 1, 1]
+
+
+def test_a_primitive_is_lowered_once_to_tell_of_it_however_many_races_there_are(monkeypatch):
+    lowered = []
+    monkeypatch.setattr(_calls, "_targets", lambda eqn: lowered.append(eqn) or (testing.READ_TARGET,))
+    both = writes("slot")(two_calls(tie=False))
+    report = audit(ordered(lambda token: [both(token) for _ in range(4)]), testing.slot(0))
+    assert len(report.races) > 4
+    assert len(lowered) == 4
 
 
 # Programs that thread a handle, or place their `entangle`s themselves. Lines are told by the tags behind them.
