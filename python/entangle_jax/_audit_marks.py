@@ -18,7 +18,7 @@ from entangle_jax._audit_report import WRITTEN
 from entangle_jax._ordering import accesses, jaxprs, objects, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from entangle_jax._audit_report import Report
 
@@ -47,6 +47,8 @@ class Traced:
     """By the mark's name and the target: the operands that hold the handle, in each of the calls."""
     types: dict[tuple[str, str | None], set[tuple[tuple[str, ...], frozenset[str]]]] = field(default_factory=dict)
     """Where the target is not known: the types of the operands, sorted, and of those that hold the handle."""
+    several: set[str] = field(default_factory=set)
+    """The names of the marks around several operations whose targets are not known."""
     kept: set[tuple[str, str | None]] = field(default_factory=set)
     """Those that are calls with a side effect, which cannot be gone."""
     calls: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)
@@ -65,9 +67,12 @@ class Traced:
             self.dropped = self.calls - needed.calls
         return self
 
-    def _walk(self, jaxpr: Any, handles: dict[Any, frozenset[str]], marks: dict[str, str]) -> None:
-        """`handles`: for each variable, the names of the marks whose handle it is. `marks`: around, with lines."""
-        of = dict(handles)
+    def _walk(self, jaxpr: Any, handles: dict[Any, frozenset[str]], marks: dict[str, str]) -> int:
+        """How many operations there are whose targets are not known.
+
+        `handles`: for each variable, the names of the marks whose handle it is. `marks`: around, with lines.
+        """
+        of, count = dict(handles), 0
         for eqn in jaxpr.eqns:
             ins = [frozenset() if jaxprs.is_literal(v) else of.get(v, frozenset()) for v in eqn.invars]
             mark = accesses.mark_of(eqn)
@@ -78,13 +83,17 @@ class Traced:
                 of.update(zip(eqn.outvars, ins, strict=False))
             opaque = any(one is not None and one.opaque for one in map(_marks.parse, marks))
             if marks and (accesses.is_native(eqn) or (opaque and accesses.hides(eqn))):
-                self._note(eqn, ins, marks)
+                count += self._note(eqn, ins, marks) is _ANY
+            before = count
             for closed in jaxprs.inner_jaxprs(eqn):
                 inner = jaxprs.opened(closed).jaxpr
                 given = ins[len(ins) - len(inner.invars) :]  # a branch is not given the index
-                self._walk(inner, dict(zip(inner.invars, given, strict=False)), inside)
+                count += self._walk(inner, dict(zip(inner.invars, given, strict=False)), inside)
+            if mark is not None and count - before > 1:
+                self.several.add(eqn.params["name"])
+        return count
 
-    def _note(self, eqn: Any, ins: list[frozenset[str]], marks: dict[str, str]) -> None:
+    def _note(self, eqn: Any, ins: list[frozenset[str]], marks: dict[str, str]) -> str | None:
         target = eqn.params.get("target_name", "callback" if _CALLBACK.search(eqn.primitive.name) else _ANY)
         for name, line in marks.items():
             self.calls[name, target, line] += 1
@@ -98,6 +107,7 @@ class Traced:
                 self.types.setdefault((name, target), set()).add((tuple(sorted(of)), of_handle))
             if eqn.effects:
                 self.kept.add((name, target))
+        return target
 
     def key(self, name: str, target: str) -> tuple[str, str | None] | None:
         """What the trace knows of a call with this name and target; None if it knows no such call."""
@@ -109,7 +119,7 @@ class Traced:
     def handed_on(self, key: tuple[str, str | None], operands: Sequence[str]) -> tuple[int, ...]:
         """Which operands of a call as written hold the handle that the primitive which made it was given.
 
-        None if that is not known: a call that takes what the primitive takes, in whatever order, has the handle where
+        Empty if that is not known. A call that takes what the primitive takes, in whatever order, has the handle where
         the type is the handle's.
         """
         if len(self.types[key]) != 1:
@@ -159,6 +169,13 @@ class Names:
             found += self._by_place.get(_plain(_NUMBER.sub("", place)), [])
         return [name for name in dict.fromkeys(found) if _marks.parse(name) is not None]
 
+    def around(self, call: Any, name: str) -> tuple[str, ...]:
+        """The place of the computation that the marked function is, as far as the program still has it."""
+        for i, place in enumerate(call.place):
+            if name in self._by_place.get(_plain(_NUMBER.sub("", place)), ()):
+                return tuple(call.place[: i + 1])
+        return ()
+
 
 _NUMBER = re.compile(r"(\.\d+|\.clone)*$")
 
@@ -189,9 +206,9 @@ class Marked:
         """What the audit is told of each program.
 
         Args:
-          named: what the audit was given by name. It says it all of a call through a `Handle`; of calls that `ordered`
-            was told of without a resource, if all of these are named; and of the calls of a primitive that is not of
-            JAX, for a resource by which one of them is named.
+          named: what the audit was given by name. It says it all of a call through a `Handle`; of the calls that
+            `ordered` was told of without a resource, if all of these are named; and of the calls that one primitive
+            makes, if one of them is named.
 
         Raises:
           ValueError: a marked call with a side effect is in the trace and in no program.
@@ -202,16 +219,12 @@ class Marked:
         for access in named:
             if access.resource is not None:
                 given.setdefault(access.resource, set()).add(access.target)
+        beside = self._beside(given)
         told: dict[str, list[_native.Access]] = {}
         for program in self._calls:
             found = list(self._marked(program))
             self._seen |= Counter(key for _, _, key in found)
-            some = {name for call, name, _ in found if call.target in given.get(_resource(name), ())}
-            found = [
-                (call, name, key)
-                for call, name, key in found
-                if name not in some or not self._is_any(key) or call.target in given[_resource(name)]
-            ]
+            found = [(call, name, key) for call, name, key in found if (name, call.target) not in beside]
             if all(call.target in everything for call, name, _ in found if _resource(name) == _marks.UNNAMED):
                 found = [one for one in found if _resource(one[1]) != _marks.UNNAMED]
             told[program] = [
@@ -225,6 +238,26 @@ class Marked:
                 f"entangle_jax.audit: the trace has marked calls that the program does not have: {listed}."
             )
         return told
+
+    def _beside(self, given: Mapping[str, Collection[str | None]]) -> set[tuple[str, str]]:
+        """The mark's name and the target of calls that primitives make beside the one that is named, wherever they do.
+
+        As written each marked function is a computation of its own. Of one that has a single primitive that is not of
+        JAX, all calls that the trace does not know are made by that one.
+        """
+        if self._traced is None or WRITTEN not in self._calls:
+            return set()
+        made: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+        for call, name, (_, target) in self._marked(WRITTEN):
+            if target is _ANY:
+                made.setdefault((name, self._names.around(call, name)), set()).add(call.target)
+        found: set[tuple[str, str]] = set()
+        alone: set[tuple[str, str]] = set()
+        for (name, place), targets in made.items():
+            meant = targets & set(given.get(_resource(name), ()))
+            is_one = place and meant and name not in self._traced.several
+            (found if is_one else alone).update((name, target) for target in targets - meant)
+        return found - alone
 
     def _marked(self, program: str) -> Iterator[tuple[_native.Call, str, tuple[str, str | None]]]:
         """The marked calls of a program, each with the name of a mark around it and what the trace knows it by."""
@@ -296,10 +329,6 @@ class Marked:
         return _native.Access(
             writes=mark.orders_as_a_write, target=call.target, name=call.name, resource=resource, **where
         )
-
-    def _is_any(self, key: tuple[str, str | None]) -> bool:
-        """Whether nobody knows which of the calls of that name are the ones that are meant."""
-        return self._traced is None or key[1] is _ANY
 
     def _key(self, name: str, target: str) -> tuple[str, str | None] | None:
         return (name, target) if self._traced is None else self._traced.key(name, target)

@@ -292,6 +292,9 @@ their_read = foreign("their_read", jnp.float32, testing.read)
 their_write = foreign("their_write", jnp.int32, lambda value, token: testing.write(token, value))
 
 
+call_python = foreign("their_python", jnp.float32, lambda token: jax.pure_callback(lambda: np.float32(0), SCALAR))
+
+
 def two_objects(look, change):
     def fn(a, b, x):
         before = look(a), look(b)
@@ -343,8 +346,24 @@ def test_of_a_primitive_that_makes_two_calls_the_audit_takes_the_one_that_it_is_
     assert {race.second.target for race in audit(program, testing.slot(0)).races} != {testing.READ_TARGET}
     targets = {"reads": {"theirs": [testing.READ_TARGET]}, "writes": {"theirs": [testing.WRITE_TARGET]}}
     audit(program, testing.slot(0), **targets).raise_if_races()
-    # Names for another resource say nothing of this one.
+    # Names for another resource say nothing of this one, and none says what else is called in a function that is marked.
     assert audit(program, testing.slot(0), reads={"other": [testing.READ_TARGET]}, writes=targets["writes"]).races
+    both = reads("theirs")(lambda token: (solve.bind(token), call_python.bind(token)))
+    assert audit(half(both), testing.slot(0), **targets).races
+    # Nor what is called in another such function.
+    look, other = reads("theirs")(solve.bind), reads("theirs")(call_python.bind)
+    assert audit(half(lambda token: (look(token), other(token))), testing.slot(0), **targets).races
+    assert not audit(half(lambda token: (look(token), token)), testing.slot(0), **targets).races
+
+
+def half(both):
+    """A function whose write waits for the first of two results."""
+
+    def fn(token):
+        first, second = both(token)
+        return first, second, writes("theirs")(testing.write)(entangle(token, first), 1.0)
+
+    return fn
 
 
 def test_of_a_compiled_program_the_names_say_more_than_what_ordered_was_told():
