@@ -247,13 +247,20 @@ _ARRAYS = (jax.Array, np.ndarray)
 
 @dataclass(frozen=True, eq=False)
 class _Static:
-    """An argument that is no array. 1, 1.0 and True are different ones; what has no hash is told by its identity."""
+    """An argument that is no array. What has no hash is told by its identity.
+
+    1, 1.0 and True are different ones, and so are 0.0 and -0.0; a NaN is the same each time.
+    """
 
     value: Any
     key: Hashable
 
     @classmethod
     def of(cls, value: Any) -> _Static:
+        if type(value) in (float, complex):
+            return cls(value, repr(value))
+        if isinstance(value, np.generic):
+            return cls(value, (value.dtype, value.tobytes()))
         try:
             hash(value)
         except TypeError:

@@ -976,6 +976,54 @@ def test_what_is_no_array_stays_what_it_is():
     assert inside(testing.slot(0)) == 3
 
 
+@pytest.mark.parametrize("around", ["nothing", "scan", "vmap", "opaque"])
+@pytest.mark.parametrize("default", [False, True])
+def test_of_what_depends_on_the_platform_the_branch_of_this_one_is_in_order(around, default, slots):
+    def change(token):
+        call = jax.ffi.ffi_call("write_elsewhere", token, has_side_effect=True, vmap_method="sequential")
+        elsewhere = lambda token: call(token)
+        here = lambda token: write(token, read(token) + 1.0)
+        branches = {"default": here} if default else {"cpu": here}
+        return jax.lax.platform_dependent(token, **branches, cuda=elsewhere, rocm=elsewhere)
+
+    change = writes("slot", handle=0, opaque=around == "opaque")(change)
+
+    def fn(token, x):
+        before = read(token, late(x))
+        change(token)
+        if around == "scan":
+            jax.lax.scan(lambda c, _: (c, change(token)), 0, length=2)
+        return before, read(token)
+
+    args = testing.slot(0), X
+    last = 3 if around == "scan" else 1
+    in_order = ordered(fn)
+    if around == "vmap":
+        in_order = lambda token, x: [
+            value[0] for value in jax.vmap(lambda k: ordered(fn)(token + 0 * k, x))(jnp.zeros(1, jnp.int32))
+        ]
+    results, log = run(jax.jit(in_order), *args)
+    assert list(results) == [0, last]
+    assert [one for one in log if one[0] == "w"] == [f"w{i + 1}" for i in range(last)]
+
+
+def test_numbers_that_are_equal_and_not_the_same_are_different_signatures():
+    traced = []
+
+    @ordered
+    def signed(x, number):
+        traced.append(number)
+        return jnp.copysign(x, np.real(number)), type(number)
+
+    x = jnp.float32(1)
+    for kind in (float, complex, np.float32, np.float64, np.complex64):
+        traced.clear()
+        results = [signed(x, kind(number)) for number in (0.0, -0.0, 0.0, np.nan, np.nan)]
+        assert [float(value) for value, _ in results][:3] == [1, -1, 1]
+        assert {each for _, each in results} == {kind}
+        assert len(traced) == 3, "a NaN is the same each time"
+
+
 def test_a_second_call_outside_of_jit_traces_nothing():
     traces = []
 

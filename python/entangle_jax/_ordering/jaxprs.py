@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -137,6 +137,11 @@ def while_(eqn: Any) -> While:
     """The parameters of a `while`."""
     names = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
     return While(*(param(eqn, name) for name in names))
+
+
+def platforms_of(eqn: Any) -> Sequence[Sequence[str] | None] | None:
+    """The platforms of each branch of a `platform_dependent`, None for the default; None if it is a plain `cond`."""
+    return cast("Sequence[Sequence[str] | None] | None", eqn.params.get("branches_platforms"))
 
 
 def bind_jit(eqn: Any, jaxpr: Any, more: Sequence[Any], operands: Sequence[Any], more_results: int) -> list[Any]:

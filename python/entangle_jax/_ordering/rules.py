@@ -198,8 +198,14 @@ def _cond(evaluation: Evaluation, region: Region, eqn: Any, ins: list[Any], worl
     cells = evaluation.cells_of(region)
     tokens = world.enter(cells)
     flats = [_Flat(_body(evaluation, plan, cells), tokens, cells) for plan in region.plans]
-    index = _refused_if_batched(eqn, region, evaluation)(ins[0])
-    results = jax.lax.switch(index, flats, *_flat(tokens), *ins[1:])
+    if (platforms := jaxprs.platforms_of(eqn)) is not None:
+        # Only one branch is lowered: the others may make calls that this platform does not know.
+        each = {name: flat for flat, names in zip(flats, platforms, strict=True) for name in names or ()}
+        default = next((flat for flat, names in zip(flats, platforms, strict=True) if names is None), None)
+        results = jax.lax.platform_dependent(*_flat(tokens), *ins[1:], default=default, **each)
+    else:
+        index = _refused_if_batched(eqn, region, evaluation)(ins[0])
+        results = jax.lax.switch(index, flats, *_flat(tokens), *ins[1:])
     tokens, outs = flats[0].split(results)
     return outs, world.left(cells, tokens, kept=region.kept)
 
