@@ -28,15 +28,26 @@ _NAME = re.compile(rf"{_marks.PREFIX}:[^/()]*:[^/()]*:[^/()]*")
 _CALLBACK = re.compile(r"callback")
 """In the targets of calls into Python, which differ between platforms."""
 
-# What XLA and JAX make of their own operations.
+# What XLA and JAX make of their own operations, and no more: a user's call may be named `custom_solve` or `gpu_step`.
 _LIBRARY = re.compile(
-    r"lapack_|blas_|(__|xla\.)?(cu|hip|roc|gpu|sdy|cpu\.)|__onednn|(dynamic_)?ducc_fft|TopK|Qr$|Eigh$|Sharding$|SPMD|"
-    r"Product|annotate_|entangle$|tpu_custom_call|shape_assertion|(Move|Pin|Unpin|AllocateBuffer)",
-    re.IGNORECASE,
+    r"lapack_|blas_|__(cu|hip|roc|gpu|xla|triton|onednn)|(xla\.)?(gpu|sdy|cpu)[.$]|(dynamic_)?ducc_fft|tpu_custom_call|"
+    r"(cu|hip|roc)(blas|solver|sparse|fft|dnn|rand)(?![a-z])|"
+    r"(cu|hip)_(threefry2x32|lu_pivots_to_permutation|cholesky_update)|SPMD(FullToShard|ShardToFull)Shape$|"
+    r"(entangle|TopK|Qr|Eigh|ProductOfElementaryHouseholderReflectors|Sharding|LayoutConstraint|shape_assertion|"
+    r"annotate_device_placement|MoveToHost|MoveToDevice|Pin|Unpin|AllocateBuffer)$"
 )
 
 _ANY = None
 """A call whose target the trace does not know: of a primitive that is not of JAX."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Around:
+    """A mark around a part of the trace, each time that it is met: one may stand in another of the same name."""
+
+    name: str
+    line: str
+    mark: _marks.Mark
 
 
 @dataclass
@@ -48,7 +59,7 @@ class Traced:
     types: dict[tuple[str, str | None], set[tuple[tuple[str, ...], frozenset[str]]]] = field(default_factory=dict)
     """Where the target is not known: the types of the operands, sorted, and of those that hold the handle."""
     several: set[str] = field(default_factory=set)
-    """The names of the marks around several operations whose targets are not known."""
+    """The names of the marks around several operations that may make calls whose targets are not known."""
     kept: set[tuple[str, str | None]] = field(default_factory=set)
     """Those that are calls with a side effect, which cannot be gone."""
     calls: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)
@@ -61,53 +72,72 @@ class Traced:
         """Walk a trace."""
         self, needed = cls(), cls()
         whole = jaxprs.opened(jaxpr).jaxpr
-        self._walk(whole, {}, {})
+        self._walk(whole, {}, ())
         if self.calls:
-            needed._walk(_private.dce_jaxpr(whole, [True] * len(whole.outvars))[0], {}, {})
+            needed._walk(_private.dce_jaxpr(whole, [True] * len(whole.outvars))[0], {}, ())
             self.dropped = self.calls - needed.calls
         return self
 
-    def _walk(self, jaxpr: Any, handles: dict[Any, frozenset[str]], marks: dict[str, str]) -> int:
-        """How many operations there are whose targets are not known.
+    def _walk(
+        self,
+        jaxpr: Any,
+        handles: dict[Any, frozenset[_Around]],
+        marks: tuple[_Around, ...],
+        own: _Around | None = None,
+        *,
+        sure: bool = True,
+    ) -> int:
+        """How many operations there are that may make calls whose targets are not known.
 
-        `handles`: for each variable, the names of the marks whose handle it is. `marks`: around, with lines.
+        `handles`: for each variable, the marks whose handle it is. `marks`: those around; `own` if it is this jaxpr.
+        `sure`: whether the program has it on each platform.
         """
         of, count = dict(handles), 0
+        opaque, debug = (any(getattr(one.mark, kind) for one in marks) for kind in ("opaque", "debug"))
         for eqn in jaxpr.eqns:
             ins = [frozenset() if jaxprs.is_literal(v) else of.get(v, frozenset()) for v in eqn.invars]
             mark = accesses.mark_of(eqn)
-            inside = marks | {eqn.params["name"]: _line(eqn)} if mark is not None else marks
+            inner_own = _Around(eqn.params["name"], _line(eqn), mark) if mark is not None else None
             if plan.is_handle(eqn):
-                of[eqn.outvars[0]] = ins[0] | marks.keys()
+                # It is the handle of this mark alone: one around this one has its own.
+                of[eqn.outvars[0]] = ins[0] | ({own} if own is not None else frozenset())
             elif objects.forwards(eqn):
                 of.update(zip(eqn.outvars, ins, strict=False))
-            opaque = any(one is not None and one.opaque for one in map(_marks.parse, marks))
-            if marks and (accesses.is_native(eqn) or (opaque and accesses.hides(eqn))):
-                count += self._note(eqn, ins, marks) is _ANY
+            if (
+                (marks and accesses.is_native(eqn))
+                or (opaque and accesses.hides(eqn))
+                or (debug and accesses.is_debug(eqn))
+            ):
+                self._note(eqn, ins, marks, sure=sure)
+            count += accesses.hides(eqn)
             before = count
+            everywhere = sure and jaxprs.platforms_of(eqn) is None
             for closed in jaxprs.inner_jaxprs(eqn):
                 inner = jaxprs.opened(closed).jaxpr
-                given = ins[len(ins) - len(inner.invars) :]  # a branch is not given the index
-                count += self._walk(inner, dict(zip(inner.invars, given, strict=False)), inside)
-            if mark is not None and count - before > 1:
-                self.several.add(eqn.params["name"])
+                given = zip(inner.invars, _given(eqn, closed, ins), strict=False)
+                around = (*marks, inner_own) if inner_own else marks
+                count += self._walk(inner, dict(given), around, inner_own, sure=everywhere)
+            if inner_own is not None and count - before > 1:
+                self.several.add(inner_own.name)
         return count
 
-    def _note(self, eqn: Any, ins: list[frozenset[str]], marks: dict[str, str]) -> str | None:
-        target = eqn.params.get("target_name", "callback" if _CALLBACK.search(eqn.primitive.name) else _ANY)
-        for name, line in marks.items():
+    def _note(self, eqn: Any, ins: list[frozenset[_Around]], marks: tuple[_Around, ...], *, sure: bool) -> None:
+        target = _ANY
+        if accesses.is_of_jax(eqn.primitive):  # another one may mean anything by such names
+            target = eqn.params.get("target_name", "callback" if _CALLBACK.search(eqn.primitive.name) else _ANY)
+        for name, line in {one.name: one.line for one in marks if sure}.items():
             self.calls[name, target, line] += 1
-            # The operands are those of the native call, unless a token of an ordered effect comes first.
-            known = target is not _ANY and not eqn.params.get("ordered")
-            operands = tuple(i for i, those in enumerate(ins) if name in those) if known else ()
-            self.handles.setdefault((name, target), set()).add(operands)
-            if target is _ANY:
-                of = [_type(v.aval) for v in eqn.invars]
-                of_handle = frozenset(kind for kind, those in zip(of, ins, strict=True) if name in those)
-                self.types.setdefault((name, target), set()).add((tuple(sorted(of)), of_handle))
             if eqn.effects:
                 self.kept.add((name, target))
-        return target
+        for one in marks:
+            # The operands are those of the native call, unless a token of an ordered effect comes first.
+            known = target is not _ANY and not eqn.params.get("ordered")
+            operands = tuple(i for i, those in enumerate(ins) if one in those) if known else ()
+            self.handles.setdefault((one.name, target), set()).add(operands)
+            if target is _ANY:
+                of = [_type(v.aval) for v in eqn.invars]
+                of_handle = frozenset(kind for kind, those in zip(of, ins, strict=True) if one in those)
+                self.types.setdefault((one.name, target), set()).add((tuple(sorted(of)), of_handle))
 
     def key(self, name: str, target: str) -> tuple[str, str | None] | None:
         """What the trace knows of a call with this name and target; None if it knows no such call."""
@@ -142,6 +172,20 @@ def _type(aval: Any) -> str:
         if kind.startswith(of_jax):
             return f"{of_xla}{kind.removeprefix(of_jax)}[{','.join(map(str, aval.shape))}]"
     return ""
+
+
+def _given(eqn: Any, closed: Any, ins: Sequence[frozenset[_Around]]) -> Sequence[frozenset[_Around]]:
+    """What a jaxpr in an equation is given of its operands; nothing if that is not known."""
+    name = eqn.primitive.name
+    if name == "while":
+        loop = jaxprs.while_(eqn)
+        of_condition = loop.condition_consts
+        if closed is not loop.condition:
+            return ins[of_condition:]
+        return [*ins[:of_condition], *ins[of_condition + loop.body_consts :]]
+    if name == "cond":
+        return ins[1:]
+    return ins if name in plan.FLOWS and len(ins) == len(jaxprs.opened(closed).jaxpr.invars) else ()
 
 
 def _line(eqn: Any) -> str:
@@ -190,12 +234,15 @@ class Marked:
     def __init__(self, programs: Mapping[str, bytes], traced: Traced | None) -> None:
         self._traced = traced
         everything = [_native.Access(writes=False, op_name="", resource="all", whole=True)]
-        self._calls = {
-            program: [call for call in _native.Audit(content, everything).calls() if not _LIBRARY.match(call.target)]
-            for program, content in programs.items()
-        }
+        self._calls = {program: _native.Audit(content, everything).calls() for program, content in programs.items()}
         known = {name for name, _ in traced.handles} if traced is not None else set()
-        known |= {name for calls in self._calls.values() for call in calls for name in _NAME.findall(call.op_name)}
+        known |= {
+            name
+            for calls in self._calls.values()
+            for call in calls
+            if not _LIBRARY.match(call.target)
+            for name in _NAME.findall(call.op_name)
+        }
         self._names = Names(known)
         self._marks = {mark for name in known if (mark := _marks.parse(name)) is not None}
         self._seen: Counter[tuple[str, str | None]] = Counter()
@@ -232,12 +279,24 @@ class Marked:
                 for call, name, key in found
                 if _resource(name) != _marks.OF_HANDLES or call.target not in everything
             ]
-        if self._traced is not None and (gone := self._traced.kept - self._seen.keys()):
+        if self._traced is None:
+            return told
+        if gone := {key for key in self._traced.kept - self._seen.keys() if not self._never_runs(key[1])}:
             listed = ", ".join(sorted(f"{target or 'a call'} in {_marks.parse(name)}" for name, target in gone))
             raise ValueError(
                 f"entangle_jax.audit: the trace has marked calls that the program does not have: {listed}."
             )
         return told
+
+    def _never_runs(self, target: str | None) -> bool:
+        """Whether a call with a side effect can be gone: with a loop or branch around it that is seen not to run."""
+        if target is _ANY or (target == "callback" and jax.default_backend() not in {"cpu", "gpu"}):
+            return False  # it may be in the program as something else
+        return not any(
+            target in (call.target, "callback" if _CALLBACK.search(call.target) else call.target)
+            for calls in self._calls.values()
+            for call in calls
+        )
 
     def _beside(self, given: Mapping[str, Collection[str | None]]) -> set[tuple[str, str]]:
         """The mark's name and the target of calls that primitives make beside the one that is named, wherever they do.
@@ -299,7 +358,7 @@ class Marked:
                 continue
             own = self._names.of(lost.merged_with)
             others = [name for name in self._names.of(lost.call) if name not in own]
-            stays = [call for call in self._calls[compiled] if set(own) & set(self._names.of(call))]
+            stays = {call.name: call for call, name, _ in self._marked(compiled) if name in own}.values()
             for name in others:
                 if (key := self._key(name, lost.call.target)) is not None:
                     told += [self._access(name, call, self._operands(compiled, name, key, call)) for call in stays]
@@ -311,7 +370,8 @@ class Marked:
         if self._traced is None or mark is None or not mark.handle:
             return ()
         if key[1] is not _ANY:
-            places = self._traced.handles[key]
+            # A primitive that is not of JAX may make such a call too, with other operands.
+            places = self._traced.handles[key] | ({()} if (name, _ANY) in self._traced.handles else set())
         else:
             # XLA leaves the operands of a call where they are.
             places = self._places.setdefault((name, call.target), set())
@@ -331,7 +391,9 @@ class Marked:
         )
 
     def _key(self, name: str, target: str) -> tuple[str, str | None] | None:
-        return (name, target) if self._traced is None else self._traced.key(name, target)
+        if self._traced is not None:
+            return self._traced.key(name, target)
+        return None if _LIBRARY.match(target) else (name, target)
 
 
 def _resource(name: str) -> str:

@@ -50,7 +50,7 @@ def table(report: Report) -> str:
         lines += [
             "",
             f"LOST  {mark}",
-            "      dropped: JAX found nothing that needs its result, and it has no side effect",
+            "      dropped: JAX found nothing that needs its result, and it has no side effect, or nothing runs it",
         ]
     if report.only_read:
         lines += [

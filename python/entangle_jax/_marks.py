@@ -55,6 +55,8 @@ class Mark:
     """An argument tells the objects of the resource apart."""
     opaque: bool = False
     """The function as a whole is one access, whatever calls are in it."""
+    debug: bool = False
+    """A callback of `jax.debug` in it is an access too: `ordered` was told of it."""
 
     @property
     def orders_as_a_write(self) -> bool:
@@ -67,7 +69,7 @@ class Mark:
 
     def name_of(self, function: str) -> str:
         """The same, by the function's name."""
-        flags = [flag for flag in ("volatile", "handle", "opaque") if getattr(self, flag)]
+        flags = [flag for flag in ("volatile", "handle", "opaque", "debug") if getattr(self, flag)]
         what = ".".join(["writes" if self.writes else "reads", *flags])
         # A name is one part of an `op_name`, whose parts are separated by slashes.
         return ":".join([PREFIX, what, quote(self.resource, safe=""), quote(function, safe="<>")])

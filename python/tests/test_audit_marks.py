@@ -11,7 +11,7 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from entangle_jax import Handle, audit, entangle, ordered, reads, testing, writes
+from entangle_jax import Handle, _native, audit, entangle, ordered, reads, testing, writes
 
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 read = reads("slot", handle="token")(testing.read)
@@ -283,7 +283,7 @@ def test_callbacks_that_ordered_was_told_of_by_their_functions_are_known_to_the_
 
 def foreign(name, result, function):
     primitive = Primitive(name)
-    primitive.def_abstract_eval(lambda *_: jax.core.ShapedArray((), result))
+    primitive.def_abstract_eval(lambda *_, **__: jax.core.ShapedArray((), result))
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
     return primitive
 
@@ -354,6 +354,14 @@ def test_of_a_primitive_that_makes_two_calls_the_audit_takes_the_one_that_it_is_
     look, other = reads("theirs")(solve.bind), reads("theirs")(call_python.bind)
     assert audit(half(lambda token: (look(token), other(token))), testing.slot(0), **targets).races
     assert not audit(half(lambda token: (look(token), token)), testing.slot(0), **targets).races
+    # Nor what a primitive makes that is no access itself, since it has a function of its own inside.
+    with_function = Primitive("their_with_function")
+    with_function.def_abstract_eval(lambda token, jaxpr: jax.core.ShapedArray((), jnp.float32))
+    call = lambda token, jaxpr: jax.pure_callback(lambda: np.float32(0), SCALAR)
+    mlir.register_lowering(with_function, mlir.lower_fun(call, multiple_results=False))
+    inside = jax.make_jaxpr(lambda token: token)(testing.slot(0))
+    both = reads("theirs")(lambda token: (solve.bind(token), with_function.bind(token, jaxpr=inside)))
+    assert audit(half(both), testing.slot(0), **targets).races
 
 
 def half(both):
@@ -375,3 +383,144 @@ def test_of_a_compiled_program_the_names_say_more_than_what_ordered_was_told():
     assert not audit(compiled, **NAMED).races
     # If they leave a call out, the marks still count: it is not known which object that one touches.
     assert audit(compiled, writes=[testing.WRITE_TARGET]).races
+
+
+@pytest.fixture(scope="module")
+def own_targets():
+    """Targets of a user, with names that begin as those of libraries do."""
+    handlers = _native.targets()["cpu"]
+    jax.ffi.register_ffi_target("custom_read", handlers[testing.READ_TARGET][0], platform="cpu")
+    jax.ffi.register_ffi_target("product_write", handlers[testing.WRITE_TARGET][0], platform="cpu")
+    return (
+        reads("slot", handle=0)(lambda token: jax.ffi.ffi_call("custom_read", SCALAR)(token)),
+        writes("slot", handle=0)(
+            lambda token: jax.ffi.ffi_call("product_write", token, has_side_effect=True)(token, np.float32(1))
+        ),
+    )
+
+
+@pytest.mark.parametrize("stage", ["function", "lowered", "compiled"])
+def test_a_target_is_no_library_call_because_its_name_begins_as_theirs(stage, own_targets):
+    look, change = own_targets
+    fn = lambda token: (look(token), change(token))
+    lowered = jax.jit(fn).lower(testing.slot(0))
+    given = {"function": (fn, testing.slot(0)), "lowered": (lowered,), "compiled": (lowered.compile(),)}[stage]
+    report = audit(*given)
+    assert {call.target for call in report.calls} == {"custom_read", "product_write"}
+    assert report.races
+    assert report.unused_marks == ()
+    assert not audit(ordered(fn), testing.slot(0)).races
+
+
+@pytest.mark.parametrize("params", [{}, {"target_name": "other"}], ids=["by its name", "by a parameter"])
+def test_a_primitive_that_is_not_of_jax_is_not_taken_for_one_of_jax(params):
+    theirs = foreign("callback_write", jnp.int32, lambda token, value, **_: testing.write(token, value))
+    change = writes("theirs")(functools.partial(theirs.bind, **params))
+    fn = lambda token: (reads("theirs")(testing.read)(token), change(token, jnp.float32(1)))
+    assert audit(fn, testing.slot(0)).races
+    assert not audit(ordered(fn), testing.slot(0)).races
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_handle_of_a_mark_is_not_that_of_a_mark_around_it(named):
+    if named:
+        change = ordered(lambda token: testing.write(token, 1.0), writes={"inner": [(testing.WRITE_TARGET, 0)]})
+    else:
+        change = writes("inner", handle=0)(lambda token: testing.write(token, 1.0))
+    both = writes("slot", handle=0)(lambda a, b: change(b))
+    fn = lambda a, b: (read(a), both(a, b))
+    args = testing.slot(0), testing.slot(1)
+    assert audit(fn, *args).races
+    assert not audit(ordered(fn), *args).races
+
+
+def test_the_handle_of_a_mark_is_not_that_of_one_of_the_same_name_around_it():
+    def named_alike(function):
+        function.__name__ = "change"
+        return writes("slot", handle=0)(function)
+
+    inner = named_alike(lambda token: testing.write(token, 1.0))
+    outer = named_alike(lambda a, b: inner(b))
+    args = testing.slot(0), testing.slot(1)
+    assert audit(lambda a, b: (read(a), outer(a, b)), *args).races
+    assert audit(lambda a, b: (read(b), outer(a, b)), *args).races
+
+
+def test_a_primitive_may_give_the_handle_to_a_call_like_one_in_the_trace_at_another_place():
+    def tell(index, token):
+        return io_callback(lambda index, token: np.float32(0), SCALAR, index, token)
+
+    told = foreign("their_tell", jnp.float32, tell)
+    both = writes("theirs", handle=0)(
+        lambda token, index: (io_callback(lambda token: np.float32(0), SCALAR, token), told.bind(index, token))
+    )
+    look = reads("theirs", handle=0)(lambda token: jax.pure_callback(lambda token: np.float32(0), SCALAR, token))
+
+    def fn(token, index):
+        first, second = both(token, index)
+        return second, look(entangle(token, first))
+
+    assert audit(fn, testing.slot(0), testing.slot(1)).races
+
+
+def test_the_condition_of_a_loop_is_not_given_what_its_body_is():
+    """The condition reads with an argument that is no handle: it may touch any object of the mark."""
+
+    def steps(token, other):
+        condition = lambda k: testing.read(other, k) > k
+        return jax.lax.while_loop(condition, lambda k: k + 1 + testing.read(token), jnp.float32(0))
+
+    counted = reads("slot", handle=0)(steps)
+    report = audit(lambda token, other: (counted(token, other), write(token, 1.0)), testing.slot(0), testing.slot(1))
+    assert [race.first.op_name.split("/while/")[1][:5] for race in report.races] == ["cond/", "body/"]
+
+
+def test_callbacks_of_jax_debug_that_ordered_was_told_of_are_known_to_the_audit_and_to_ordered(slots):
+    seen = []
+    put = lambda x: seen.append(float(x))
+    both = ordered(lambda x: (jax.debug.callback(put, x), jax.debug.callback(put, x + 1)), writes=[put])
+    twice = lambda x: (both(x), both(x + 2))
+    x = jnp.float32(1)
+    report = audit(both, x)
+    assert not report.races
+    assert {call.kind for call in report.calls if call.program == "compiled"} == {"entangle", "write"}
+    assert audit(twice, x).races
+    assert not audit(ordered(twice), x).races
+    for run in (jax.jit(ordered(twice)), jax.jit(ordered(jax.jit(twice)))):
+        seen.clear()
+        run(x)
+        jax.effects_barrier()
+        assert seen == [1, 2, 3, 4]
+    # In a marked function they are no accesses.
+    assert not audit(writes("slot")(lambda x: (jax.debug.callback(put, x), jax.debug.callback(put, x + 1))), x).calls
+
+
+def test_calls_for_other_platforms_are_not_missed():
+    def change(token):
+        cuda = lambda token: jax.ffi.ffi_call("write_on_cuda", token, has_side_effect=True)(token)
+        return jax.lax.platform_dependent(token, cpu=lambda token: testing.write(token, 1.0), cuda=cuda)
+
+    fn = lambda token: (read(token), writes("slot", handle=0)(change)(token))
+    for report in (audit(fn, testing.slot(0)), audit(ordered(fn), testing.slot(0))):
+        assert report.unused_marks == ()
+        assert {call.target for call in report.calls} <= {testing.READ_TARGET, testing.WRITE_TARGET, "entangle"}
+    assert audit(fn, testing.slot(0)).races
+    assert not audit(ordered(fn), testing.slot(0)).races
+
+
+NEVER = {
+    "scan": lambda token: jax.lax.scan(lambda c, _: (c, write(token, 1.0)), 0, length=0),
+    "cond": lambda token: jax.lax.cond(False, lambda: write(token, 1.0), lambda: token),
+    "while": lambda token: jax.lax.while_loop(lambda _: False, lambda token: write(token, 1.0), token),
+}
+
+
+@pytest.mark.parametrize("never", NEVER.values(), ids=NEVER)
+def test_a_call_with_a_side_effect_that_never_runs_is_listed_and_no_error(never):
+    report = audit(ordered(lambda token: (read(token), never(token), read(token))), testing.slot(0))
+    assert not report.races
+    (dropped,) = report.unused_marks
+    assert dropped.startswith("writes('slot') write at ")
+    # Where there is such a call without its mark, it may be the one.
+    with pytest.raises(ValueError, match="marked calls that the program does not have: entangle_testing_write in"):
+        audit(lambda token: (never(token), testing.write(token, 2.0)), testing.slot(0))

@@ -32,9 +32,9 @@ class Declared:
     given: Any
     """As the user gave it."""
 
-    def mark(self, *, opaque: bool) -> _marks.Mark:
+    def mark(self, *, opaque: bool, debug: bool) -> _marks.Mark:
         """The mark that says the same."""
-        return _marks.Mark(self.resource, self.writes, handle=self.operands is not None, opaque=opaque)
+        return _marks.Mark(self.resource, self.writes, handle=self.operands is not None, opaque=opaque, debug=debug)
 
     @property
     def name(self) -> str:
@@ -149,6 +149,11 @@ def is_native(eqn: Any) -> bool:
     if eqn.primitive.name in _CALLS:
         return True
     return not is_of_jax(eqn.primitive) and not any(True for _ in jaxprs.inner_jaxprs(eqn))
+
+
+def is_debug(eqn: Any) -> bool:
+    """Whether it is a callback of `jax.debug`: in a marked function that is no access, but it can be named."""
+    return eqn.primitive.name == "debug_callback"
 
 
 def is_callback(eqn: Any) -> bool:

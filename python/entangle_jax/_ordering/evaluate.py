@@ -101,7 +101,8 @@ class Evaluation:
 
 def _call(eqn: Any, step: Access, operands: Sequence[Any]) -> list[Any]:
     """The results of an equation, with marks that say what was said of it where it is used."""
-    marks = [(one.mark(opaque=step.hides), one.name, one.operands or ()) for one in step.named]
+    kind = {"opaque": step.hides, "debug": accesses.is_debug(eqn)}
+    marks = [(one.mark(**kind), one.name, one.operands or ()) for one in step.named]
     return _marks.call_equation(marks, eqn, operands) if marks else jaxprs.evaluate(eqn, operands)
 
 

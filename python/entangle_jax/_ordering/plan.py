@@ -49,6 +49,7 @@ class Active:
     writes: bool
     origins: Origins
     opaque: bool = False
+    debug: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Planner:
         # such, each call in the function is an access, and what hides calls stands in a branch of its own.
         if mark is not None and mark.opaque and not _private.ordered_effects.filter_in(eqn.effects):
             return self._opaque(eqn, ins, named, marks)
-        if named or (marks and accesses.is_native(eqn)):
+        if named or (marks and accesses.is_native(eqn)) or (any(one.debug for one in marks) and accesses.is_debug(eqn)):
             return self._access(eqn, ins, named, marks), [None] * len(eqn.outvars)
         if not any(True for _ in jaxprs.inner_jaxprs(eqn)):
             return None, objects.of_results(eqn, ins)
@@ -201,7 +202,7 @@ class Planner:
         if mark.handle and not mark.opaque:
             handles = self.plan(jaxprs.param(eqn, "jaxpr"), ins).handles
             origins = objects.join(*handles) if handles else None
-        return Active(mark.resource, mark.orders_as_a_write, origins, mark.opaque)
+        return Active(mark.resource, mark.orders_as_a_write, origins, mark.opaque, mark.debug)
 
     def _opaque(
         self, eqn: Any, ins: list[Origins], named: list[accesses.Declared], marks: tuple[Active, ...]
